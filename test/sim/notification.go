@@ -107,7 +107,7 @@ func (p *process) sendNotification(to *process, o object, v uint64) {
 					}
 				}
 			}
-			to.push(lifecycle.Made{Object: lifecycle.Object(o)})
+			to.push(lifecycle.Made{Object: lifecycle.Object(o), Bytes: bytes, Inline: bytes <= inlineBytes})
 			to.stepAll()
 		})
 	})

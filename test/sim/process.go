@@ -685,56 +685,79 @@ func (p *process) assigned(a *assignment) {
 	if s == nil || s.key != a.Key || s.op != a.op || len(a.Inputs) != len(s.inputs) {
 		w.fail([]ids.TaskID{a.Task}, "%s came to %s with the wrong arguments: %q", ref, p.host.name, a.Arguments)
 	}
-	j := &job{ref: ref, spec: s, timeout: a.Timeout, assignment: a}
-	p.jobs[ref] = j
-	if makers, awaited := p.missingInputs(a); len(makers)+len(awaited) > 0 {
-		p.push(&lifecycle.PreAssignment{Ref: ref, Makers: makers, Awaited: awaited})
-	} else {
-		p.push(p.admit(j))
-	}
-	p.stepAll()
-}
-
-// admit looks up the inputs of an attempt, and pins those that are here.
-func (p *process) admit(j *job) *lifecycle.Assigned {
-	w, a, ref, s := p.w, j.assignment, j.ref, j.spec
+	p.jobs[ref] = &job{ref: ref, spec: s, timeout: a.Timeout, assignment: a}
 	e := &lifecycle.Assigned{
-		Ref: ref, Rank: a.Rank, Slots: a.Slots, Resources: a.Resources, Runner: runnerOf(a.op), OutputBytes: a.ExpectedOutputBytes,
-	}
-	if s.run < time.Millisecond {
-		e.Estimate = s.run
+		Ref: ref, Rank: a.Rank, Slots: a.Slots, Resources: a.Resources, Runner: runnerOf(a.op), OutputBytes: a.ExpectedOutputBytes, Estimate: estimateOf(s),
 	}
 	for i := range a.Inputs {
 		in := &a.Inputs[i]
-		o := object{Task: in.Task, Generation: in.Generation, Item: in.Item}
-		if _, here := p.find(listOf(o)); here {
-			o = listOf(o)
+		x := lifecycle.Input{
+			Object: lifecycle.Object{Task: in.Task, Generation: in.Generation, Item: in.Item}, Bytes: in.Bytes, Inline: in.Inline != nil,
+			Holders: in.Holders, Upstream: in.Upstream, Downstream: in.Downstream,
 		}
-		if in.Inline != nil {
-			v, ok := decode(in.Inline)
-			if !ok {
-				w.fail([]ids.TaskID{a.Task, in.Task}, "%s came with a broken inline value of %s", ref, o)
-			}
-			j.inputs = append(j.inputs, jobInput{object: o, value: v, known: true})
+		if in.Item != 0 {
+			x.Items = itemsOfList
+		}
+		e.Inputs = append(e.Inputs, x)
+	}
+	e.Makers, e.Awaited = p.missingInputs(a)
+	p.push(e)
+	p.stepAll()
+}
+
+// estimateOf is what a worker knows of the run time of a task.
+func estimateOf(s *spec) time.Duration {
+	if s.run < time.Millisecond {
+		return s.run
+	}
+	return 0
+}
+
+// admit looks up the inputs of an attempt, and pins those that are here.
+func (p *process) admit(j *job) *lifecycle.Admitted {
+	w, a, ref := p.w, j.assignment, j.ref
+	e := &lifecycle.Admitted{Ref: ref, Estimate: estimateOf(j.spec), Found: make([]lifecycle.Found, len(a.Inputs))}
+	j.inputs = p.inlineInputs(a)
+	for i := range a.Inputs {
+		x, found := &j.inputs[i], &e.Found[i]
+		if x.known {
+			found.Place = lifecycle.Kept
 			continue
 		}
-		x := jobInput{object: o}
-		li := lifecycle.Input{Object: lifecycle.Object(o), Bytes: share(o, in.Bytes), Holders: in.Holders, Upstream: in.Upstream, Downstream: in.Downstream}
-		if v, here := p.find(o); here {
-			if p.isSmall(o) {
-				x.value, x.known = v, true
-				j.inputs = append(j.inputs, x)
-				continue
-			}
-			li.Pinned = true
-			if err := p.ledger.Pin(o, inputPin(ref)); err != nil {
+		if _, here := p.find(listOf(x.object)); here {
+			x.object = listOf(x.object)
+		}
+		v, here := p.find(x.object)
+		switch {
+		case !here:
+		case p.isSmall(x.object):
+			x.value, x.known, found.Place = v, true, lifecycle.Kept
+		default:
+			found.Place, found.Object = lifecycle.Pinned, lifecycle.Object(x.object)
+			if err := p.ledger.Pin(x.object, inputPin(ref)); err != nil {
 				w.fail([]ids.TaskID{a.Task}, "worker %s: %v", p.host.name, err)
 			}
 		}
-		e.Inputs = append(e.Inputs, li)
-		j.inputs = append(j.inputs, x)
 	}
 	return e
+}
+
+// inlineInputs lists the inputs of an assignment with the values that came with it.
+func (p *process) inlineInputs(a *assignment) []jobInput {
+	out := make([]jobInput, len(a.Inputs))
+	for i := range a.Inputs {
+		in := &a.Inputs[i]
+		out[i].object = object{Task: in.Task, Generation: in.Generation, Item: in.Item}
+		if in.Inline == nil {
+			continue
+		}
+		v, ok := decode(in.Inline)
+		if !ok {
+			p.w.fail([]ids.TaskID{a.Task, in.Task}, "t%d came with a broken inline value of %s", a.Task, out[i].object)
+		}
+		out[i].value, out[i].known = v, true
+	}
+	return out
 }
 
 // carryOut carries out an effect of the lifecycle machine.
@@ -742,9 +765,7 @@ func (p *process) carryOut(e lifecycle.Effect) {
 	w := p.w
 	switch e := e.(type) {
 	case lifecycle.Admit:
-		again := p.admit(p.jobs[e.Ref])
-		again.Admitted = true
-		p.push(again)
+		p.push(p.admit(p.jobs[e.Ref]))
 	case lifecycle.Reserve:
 		p.reserve(e)
 	case lifecycle.Unreserve:

@@ -39,6 +39,9 @@ func (p *process) startRun(e lifecycle.StartRun) {
 	if j == nil || j.slot != nil {
 		p.w.fail([]ids.TaskID{e.Ref.Task}, "worker %s: %s is started and is unknown or running", p.host.name, e.Ref)
 	}
+	if j.inputs == nil { // all came with the assignment
+		j.inputs = p.inlineInputs(j.assignment)
+	}
 	key := slotKey{e.Runner, e.Slot}
 	l := p.slots[key]
 	if l == nil {

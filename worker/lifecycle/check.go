@@ -9,10 +9,11 @@ import (
 //
 // The invariants: an attempt is in a ready queue exactly while Queued, and in a slot exactly while
 // Running. It waits for memory exactly while its reservation is not granted. It has missing inputs
-// only while Waiting or Fetching, and each of them lists it. It waits for makers and awaited
-// objects only while PreAssigned, has nothing else then, and each of them lists it. At least one
-// attempt waits for every awaited object. Every wanted object has waiting attempts or is on its
-// way, and is in exactly one place. Slots and resources add up. The limits on fetches hold.
+// only while Waiting or Fetching, and each of them lists it. It waits for a function, makers and
+// awaited objects exactly while PreAssigned, and each of them lists it. It has nothing else then
+// and while Admitting. At least one attempt waits for every awaited object. Every wanted object has
+// waiting attempts or is on its way, and is in exactly one place. Slots and resources add up. The
+// limits on fetches hold.
 func (m *Machine) Check() error {
 	queued, running := 0, 0
 	// order-free: any one broken attempt is as good as another.
@@ -34,7 +35,7 @@ func (m *Machine) Check() error {
 			}
 		case Queued:
 			queued++
-		case PreAssigned:
+		case PreAssigned, Admitting:
 			if err := m.checkPreAssigned(a); err != nil {
 				return err
 			}
@@ -55,7 +56,7 @@ func (m *Machine) Check() error {
 		if a.state != Waiting && a.reservation != nil && !a.reservation.granted {
 			return fmt.Errorf("lifecycle: attempt %s is %s without its memory", ref, a.state)
 		}
-		if a.state != PreAssigned && a.early() {
+		if a.early() != (a.state == PreAssigned) {
 			return fmt.Errorf("lifecycle: attempt %s is %s and waits for %d makers and %d objects", ref, a.state, len(a.makers), len(a.awaited))
 		}
 		for _, f := range a.followers {
@@ -70,6 +71,9 @@ func (m *Machine) Check() error {
 		}
 	}
 	if err := m.checkSlots(queued, running); err != nil {
+		return err
+	}
+	if err := m.checkFunctions(); err != nil {
 		return err
 	}
 	if err := m.checkAwaited(); err != nil {

@@ -45,7 +45,9 @@ type Event interface{ event() }
 
 type (
 	// Assigned: the scheduler wants an attempt to run. An attempt that is known already is a
-	// duplicate and ignored, unless Admitted is set.
+	// duplicate and ignored. If other attempts here, or other workers, are still to make some of
+	// its inputs (pre-assignment), it is admitted when all of them are made. It is dropped if one
+	// of these attempts does not succeed or is unknown.
 	Assigned struct {
 		Ref  Ref
 		Rank uint64
@@ -62,30 +64,39 @@ type (
 		Estimate time.Duration
 		// OutputBytes is the expected size of its result, 0 if unknown.
 		OutputBytes uint64
-		// Admitted: the attempt was pre-assigned, and this event answers Admit. It has no effect if
-		// the attempt has ended or does not wait for the answer by now, except that the pins are
-		// released.
-		Admitted bool
-		// Inputs are the inputs that are pinned for it already and those that are not here. Inputs
-		// that came with the assignment, and those that are read at a peer, are left out.
+		// Inputs are its inputs, in the order of its arguments. The machine takes the list over.
 		Inputs []Input
-	}
-	// PreAssignment: the scheduler wants an attempt to run on results that other attempts here, or
-	// other workers, are still to make (pre-assignment). It is admitted when all of them are made.
-	// It is dropped if one of the attempts here does not succeed or is unknown. An attempt that is
-	// known already is a duplicate and ignored.
-	PreAssignment struct {
-		Ref Ref
-		// Makers are the attempts here, Awaited the objects of other workers. At least one of the
-		// two is not empty.
+		// Function is the function that its process needs, if it has not arrived yet.
+		Function Function
+		// Makers are the attempts here that make inputs, and Awaited the objects that other workers
+		// make.
 		Makers  []Ref
 		Awaited []Awaited
 	}
-	// Made: an awaited object was made.
-	Made struct{ Object Object }
+	// Admitted answers Admit. It has no effect if the attempt has ended or does not wait for the
+	// answer by now, except that the pins are released.
+	Admitted struct {
+		Ref Ref
+		// Estimate is the same as in Assigned.
+		Estimate time.Duration
+		// Found are the inputs as they are now, in the order of the inputs. The list is valid
+		// during the step.
+		Found []Found
+	}
+	// Made: an awaited object was made. It has Bytes, and Inline says that its value came with the
+	// notification.
+	Made struct {
+		Object Object
+		Bytes  uint64
+		Inline bool
+	}
 	// NeverMade: the maker of an awaited object cannot be asked, or does not know it.
 	NeverMade struct{ Object Object }
-	// Registered: the worker's number is Self now.
+	// FunctionsCame: functions have arrived.
+	FunctionsCame struct{ Functions []ids.FunctionHash }
+	// Disconnected: there is no session. Requests for functions are lost with a session.
+	Disconnected struct{}
+	// Registered: a session begins, and the worker's number is Self now.
 	Registered struct{ Self ids.WorkerID }
 	// Reserved: the memory requested by Reserve was granted. With Loading, some inputs are still
 	// being brought into the slab, and Loaded or InputLost follows.
@@ -104,8 +115,8 @@ type (
 	// InputAway: an attempt was handed to a slot and has not begun, because an input is not in the
 	// slab.
 	InputAway struct{ Ref Ref }
-	// InPlaceFailed: an input that an attempt was to read in the memory of a peer (so that Assigned
-	// left it out) cannot be read there. The attempt was handed to a slot and has not begun, or it
+	// InPlaceFailed: an input that an attempt was to read in the memory of a peer (so that it was
+	// Kept) cannot be read there. The attempt was handed to a slot and has not begun, or it
 	// waits for memory or inputs. It is admitted anew, and the answer lists that input.
 	InPlaceFailed struct{ Ref Ref }
 	// InputsUnreadable: copies of the inputs of an attempt that waits for memory do not fit here,
@@ -188,15 +199,21 @@ type Awaited struct {
 	Peer   ids.WorkerID
 }
 
-// Input is one input of an assignment.
+// Function identifies a function that processes load. The zero value is none.
+type Function struct {
+	Name string
+	Hash ids.FunctionHash
+}
+
+// Input is one input of an assignment: an object, or one item of a list.
 type Input struct {
 	Object Object
-	Bytes  uint64
-	// Pinned: it is here, and pinned for the task. Away: it may be moved out of the slab, or has
-	// been, until a reservation with it among its inputs is loaded.
-	Pinned, Away bool
-	// Holders are the workers that hold it, best first, if it is not here. Of an item, this worker
-	// may be one: it has the list, but not in the slab.
+	// Bytes is the expected size of the object, and for an item that of the list of Items items.
+	Bytes uint64
+	Items uint32
+	// Inline: its value came with the assignment.
+	Inline bool
+	// Holders are the workers that hold it, best first.
 	Holders []ids.WorkerID
 	// Upstream, if not 0, is the upstream worker in a broadcast chain: it fetches the object too,
 	// and this worker reads it there while it arrives, before holders are tried. Downstream:
@@ -205,10 +222,47 @@ type Input struct {
 	Downstream bool
 }
 
+// Size is the expected size of what the input needs: the object, or the item.
+func (in *Input) Size() uint64 {
+	if in.Object.Item == 0 || in.Items == 0 {
+		return in.Bytes
+	}
+	return (in.Bytes + uint64(in.Items) - 1) / uint64(in.Items)
+}
+
+// Found says where an input of an attempt is. The zero value says that it is not here.
+type Found struct {
+	Place Place
+	// Object is the object that is pinned: the input or, for an item, maybe its list.
+	Object Object
+	// Below: the input is an item, and its list is here, in a tier below the slab, from where the
+	// item is copied.
+	Below bool
+}
+
+// Place says where an input is.
+type Place uint8
+
+// The places.
+const (
+	// Elsewhere: it is not here.
+	Elsewhere Place = iota
+	// Kept: the attempt has it, and nothing is pinned: its value is here without a place in a tier,
+	// or it is used in the memory of a peer.
+	Kept
+	// Pinned: it is here, and pinned for the attempt.
+	Pinned
+	// Away: it is pinned, but may be moved out of the slab, or has been, until a reservation with
+	// it among its inputs is loaded.
+	Away
+)
+
 func (*Assigned) event()        {}
-func (*PreAssignment) event()   {}
+func (*Admitted) event()        {}
 func (Made) event()             {}
 func (NeverMade) event()        {}
+func (FunctionsCame) event()    {}
+func (Disconnected) event()     {}
 func (Registered) event()       {}
 func (Reserved) event()         {}
 func (ReserveFailed) event()    {}
@@ -283,9 +337,14 @@ func (o Outcome) String() string {
 type Effect interface{ effect() }
 
 type (
-	// Admit: all results that an attempt waited for are made, or it must be admitted anew. Answer
-	// with Assigned, which lists the inputs as they are now.
-	Admit struct{ Ref Ref }
+	// Admit: look up the inputs that did not come with the assignment, pin those that are here, and
+	// answer with Admitted. Waits: the attempt waits for memory in any case.
+	Admit struct {
+		Ref   Ref
+		Waits bool
+	}
+	// NeedFunction: ask the scheduler for a function, and answer with FunctionsCame.
+	NeedFunction struct{ Function ids.FunctionHash }
 	// Await: subscribe to the completion of an object at a peer, and answer with Made or NeverMade.
 	Await struct{ Awaited }
 	// Unawait: end the subscription; no attempt waits for the object any more.
@@ -390,21 +449,22 @@ type Unreachable struct {
 	MissingAt []ids.WorkerID
 }
 
-func (Admit) effect()      {}
-func (Await) effect()      {}
-func (Unawait) effect()    {}
-func (Reserve) effect()    {}
-func (Unreserve) effect()  {}
-func (StartFetch) effect() {}
-func (PinInput) effect()   {}
-func (Loosen) effect()     {}
-func (Unpin) effect()      {}
-func (StartRun) effect()   {}
-func (StopRun) effect()    {}
-func (Resume) effect()     {}
-func (TakeBack) effect()   {}
-func (Publish) effect()    {}
-func (Discard) effect()    {}
-func (Report) effect()     {}
-func (Gained) effect()     {}
-func (Drop) effect()       {}
+func (Admit) effect()        {}
+func (NeedFunction) effect() {}
+func (Await) effect()        {}
+func (Unawait) effect()      {}
+func (Reserve) effect()      {}
+func (Unreserve) effect()    {}
+func (StartFetch) effect()   {}
+func (PinInput) effect()     {}
+func (Loosen) effect()       {}
+func (Unpin) effect()        {}
+func (StartRun) effect()     {}
+func (StopRun) effect()      {}
+func (Resume) effect()       {}
+func (TakeBack) effect()     {}
+func (Publish) effect()      {}
+func (Discard) effect()      {}
+func (Report) effect()       {}
+func (Gained) effect()       {}
+func (Drop) effect()         {}

@@ -39,6 +39,23 @@ type wanted struct {
 // slab, from where the item is copied.
 func (w *wanted) own() bool { return w.object.Item != 0 }
 
+// want begins the wait for an object that is not here. below is that of Found.
+func (m *Machine) want(in *Input, below bool) *wanted {
+	w := &wanted{object: in.Object, bytes: in.Size(), downstream: in.Downstream}
+	if below {
+		w.holders = []ids.WorkerID{m.config.Self}
+	}
+	w.learn(in.Holders, m.config.Self)
+	if in.Upstream != m.config.Self {
+		w.upstream = in.Upstream
+	}
+	if !w.own() && slices.Contains(in.Holders, m.config.Self) || len(in.Holders) == 0 && !below {
+		w.missingAt = append(w.missingAt, m.config.Self)
+	}
+	m.wanted[in.Object] = w
+	return w
+}
+
 // learn adds holders that an assignment named.
 func (w *wanted) learn(holders []ids.WorkerID, self ids.WorkerID) {
 	for _, h := range holders {
@@ -188,8 +205,7 @@ func (m *Machine) onInPlaceFailed(now time.Time, e InPlaceFailed) {
 	}
 	a.pinned, a.loose, a.output = nil, false, nil
 	m.giveUp(a)
-	m.move(a, PreAssigned)
-	m.do(Admit{Ref: a.ref})
+	m.admit(a)
 }
 
 func (m *Machine) onInputsUnreadable(e InputsUnreadable) {

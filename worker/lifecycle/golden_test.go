@@ -17,8 +17,9 @@ import (
 //
 //	assign t1/a1 rank=3 slots=2 runner=python est=100us out=5000000 gpu=1
 //	    in=t9/a1:pinned in=t8/a2:4096@w2,w3 in=t8/a2/i3:64@w2  (all in one line)
-//	pre-assign t2/a1 t1/a1 (its makers) t8/a2@w2 (the awaited objects),
-//	    then assign t2/a1 admitted ...
+//	    maker=t1/a1 await=t8/a2@w2 function=f
+//	functions f g | disconnected
+//	admitted t1/a1 in=t9/a1:pinned (some of its inputs)
 //	made t8/a2 | never-made t8/a2
 //	reserved 1 | loading 1 | loaded 1 | lost t1/a1 t9/a1 | away t1/a1 | refused 1
 //	in-place-failed t1/a1 | unreadable t1/a1 t9/a1@w2
@@ -28,11 +29,17 @@ import (
 //	blocked t1/a1 | freed t1/a1 | unblocked t1/a1
 //	retract t1/a1 | cancel t1/a1 | release t8/a2 | tick 25ms
 //
+// The place of an input is pinned or away, or it has a size and holders, and may be kept. Results
+// of makers and awaited objects are kept inputs unless they are named. Admit is answered at once
+// and not shown if the attempt was assigned with all its inputs and waits for none; otherwise the
+// answer is "admitted", which repeats the inputs that are elsewhere now.
+//
 // The output is the effects of each event, and after "state" the state of each attempt.
 func TestGolden(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		t.Helper()
 		var m *lifecycle.Machine
+		assigned := make(map[lifecycle.Ref]*assignment)
 		now := time.Unix(0, 0)
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			t.Helper()
@@ -45,16 +52,23 @@ func TestGolden(t *testing.T) {
 				d.MaybeScanArgs(t, "per-peer", &c.FetchesPerPeer)
 				d.MaybeScanArgs(t, "fetch-objects", &c.FetchObjects)
 				m = lifecycle.New(c)
+				clear(assigned)
 				return ""
 			case "step":
 				var out strings.Builder
 				for line := range strings.Lines(d.Input) {
-					e := parse(t, &now, strings.Fields(line))
-					for _, effect := range m.Step(now, e) {
-						fmt.Fprintf(&out, "%s\n", describe(effect))
-					}
-					if err := m.Check(); err != nil {
-						t.Fatalf("after %q: %v", line, err)
+					for events := []lifecycle.Event{parse(t, &now, strings.Fields(line), assigned)}; len(events) > 0; events = events[1:] {
+						for _, effect := range m.Step(now, events[0]) {
+							if x, is := effect.(lifecycle.Admit); is && assigned[x.Ref].whole {
+								assigned[x.Ref].whole = false
+								events = append(events, assigned[x.Ref].found())
+								continue
+							}
+							fmt.Fprintf(&out, "%s\n", describe(effect))
+						}
+						if err := m.Check(); err != nil {
+							t.Fatalf("after %q: %v", line, err)
+						}
 					}
 				}
 				return out.String()
@@ -100,7 +114,7 @@ func object(t *testing.T, s string) lifecycle.Object {
 	return o
 }
 
-func parse(t *testing.T, now *time.Time, f []string) lifecycle.Event {
+func parse(t *testing.T, now *time.Time, f []string, assigned map[lifecycle.Ref]*assignment) lifecycle.Event {
 	t.Helper()
 	arg := func(i int) string {
 		if i >= len(f) {
@@ -110,17 +124,22 @@ func parse(t *testing.T, now *time.Time, f []string) lifecycle.Event {
 	}
 	switch f[0] {
 	case "assign":
-		return assign(t, f[1:])
-	case "pre-assign":
-		e := &lifecycle.PreAssignment{Ref: ref(t, arg(1))}
-		for _, input := range f[2:] {
-			if o, peer, elsewhere := strings.Cut(input, "@w"); elsewhere {
-				e.Awaited = append(e.Awaited, lifecycle.Awaited{Object: object(t, o), Peer: ids.WorkerID(number(t, peer))})
-			} else {
-				e.Makers = append(e.Makers, ref(t, input))
-			}
+		return assign(t, f[1:], assigned)
+	case "admitted":
+		a := assigned[ref(t, arg(1))]
+		for _, field := range f[2:] {
+			in, place := input(t, strings.TrimPrefix(field, "in="))
+			a.places[in.Object] = place
+		}
+		return a.found()
+	case "functions":
+		var e lifecycle.FunctionsCame
+		for _, name := range f[1:] {
+			e.Functions = append(e.Functions, ids.FunctionHash{name[0]})
 		}
 		return e
+	case "disconnected":
+		return lifecycle.Disconnected{}
 	case "short":
 		return lifecycle.Short{}
 	case "called":
@@ -193,9 +212,55 @@ func parse(t *testing.T, now *time.Time, f []string) lifecycle.Event {
 	return nil
 }
 
-func assign(t *testing.T, f []string) *lifecycle.Assigned {
+// assignment is the event of an attempt, with the places of its inputs.
+type assignment struct {
+	*lifecycle.Assigned
+	places map[lifecycle.Object]lifecycle.Place
+	// whole: Admit is to be answered at once.
+	whole bool
+}
+
+// found answers Admit.
+func (a *assignment) found() *lifecycle.Admitted {
+	e := &lifecycle.Admitted{Ref: a.Ref, Estimate: a.Estimate}
+	for _, in := range a.Inputs {
+		e.Found = append(e.Found, lifecycle.Found{Place: a.places[in.Object], Object: in.Object})
+	}
+	return e
+}
+
+// input reads an input and its place.
+func input(t *testing.T, s string) (in lifecycle.Input, place lifecycle.Place) {
+	t.Helper()
+	o, rest, _ := strings.Cut(s, ":")
+	in.Object = object(t, o)
+	switch rest {
+	case "pinned":
+		return in, lifecycle.Pinned
+	case "away":
+		return in, lifecycle.Away
+	}
+	size, holders, _ := strings.Cut(rest, "@")
+	in.Bytes = number(t, size)
+	for h := range strings.SplitSeq(holders, ",") {
+		switch {
+		case h == "kept":
+			place = lifecycle.Kept
+		case h == "downstream":
+			in.Downstream = true
+		case strings.HasPrefix(h, "upstream-w"):
+			in.Upstream = ids.WorkerID(number(t, strings.TrimPrefix(h, "upstream-w")))
+		case h != "":
+			in.Holders = append(in.Holders, ids.WorkerID(number(t, strings.TrimPrefix(h, "w"))))
+		}
+	}
+	return in, place
+}
+
+func assign(t *testing.T, f []string, assigned map[lifecycle.Ref]*assignment) *lifecycle.Assigned {
 	t.Helper()
 	e := &lifecycle.Assigned{Ref: ref(t, f[0]), Runner: "native"}
+	a := &assignment{Assigned: e, places: make(map[lifecycle.Object]lifecycle.Place), whole: true}
 	for _, field := range f[1:] {
 		name, v, _ := strings.Cut(field, "=")
 		switch name {
@@ -215,26 +280,17 @@ func assign(t *testing.T, f []string) *lifecycle.Assigned {
 			e.Estimate = d
 		case "prepares":
 			e.Prepares = true
-		case "admitted":
-			e.Admitted = true
+		case "maker":
+			e.Makers, a.whole = append(e.Makers, ref(t, v)), false
+		case "await":
+			o, peer, _ := strings.Cut(v, "@w")
+			e.Awaited, a.whole = append(e.Awaited, lifecycle.Awaited{Object: object(t, o), Peer: ids.WorkerID(number(t, peer))}), false
+		case "function":
+			e.Function = lifecycle.Function{Name: v, Hash: ids.FunctionHash{v[0]}}
 		case "in":
-			o, rest, _ := strings.Cut(v, ":")
-			in := lifecycle.Input{Object: object(t, o), Pinned: rest == "pinned" || rest == "away", Away: rest == "away"}
-			if !in.Pinned {
-				size, holders, _ := strings.Cut(rest, "@")
-				in.Bytes = number(t, size)
-				for h := range strings.SplitSeq(holders, ",") {
-					switch {
-					case h == "downstream":
-						in.Downstream = true
-					case strings.HasPrefix(h, "upstream-w"):
-						in.Upstream = ids.WorkerID(number(t, strings.TrimPrefix(h, "upstream-w")))
-					case h != "":
-						in.Holders = append(in.Holders, ids.WorkerID(number(t, strings.TrimPrefix(h, "w"))))
-					}
-				}
-			}
+			in, place := input(t, v)
 			e.Inputs = append(e.Inputs, in)
+			a.places[in.Object] = place
 		default:
 			amount, err := strconv.ParseFloat(v, 64)
 			if err != nil {
@@ -242,6 +298,22 @@ func assign(t *testing.T, f []string) *lifecycle.Assigned {
 			}
 			e.Resources = map[string]float64{name: amount}
 		}
+	}
+	early := make([]lifecycle.Object, 0, len(e.Makers)+len(e.Awaited))
+	for _, r := range e.Makers {
+		early = append(early, lifecycle.Object{Task: r.Task, Generation: r.Attempt})
+	}
+	for _, x := range e.Awaited {
+		early = append(early, x.Object)
+	}
+	for _, o := range early {
+		if _, named := a.places[o]; !named {
+			e.Inputs = append(e.Inputs, lifecycle.Input{Object: o})
+			a.places[o] = lifecycle.Kept
+		}
+	}
+	if assigned[e.Ref] == nil {
+		assigned[e.Ref] = a
 	}
 	return e
 }
@@ -289,7 +361,12 @@ func describe(e lifecycle.Effect) string {
 		}
 		return s
 	case lifecycle.Admit:
+		if e.Waits {
+			return fmt.Sprintf("Admit %s, which waits", e.Ref)
+		}
 		return fmt.Sprintf("Admit %s", e.Ref)
+	case lifecycle.NeedFunction:
+		return fmt.Sprintf("NeedFunction %c", e.Function[0])
 	case lifecycle.Await:
 		return fmt.Sprintf("Await %s from %s", e.Object, e.Peer)
 	case lifecycle.Unawait:

@@ -1,13 +1,14 @@
 // Package lifecycle is a Machine: it decides about the attempts that a worker was assigned, from
 // their arrival until their final report.
 //
-// An attempt may be PRE-ASSIGNED: other attempts, here or at other workers, are still to make some
-// of its inputs. It then has nothing, and waits for nothing else, until they are made. After that,
-// and any other attempt from its arrival, it is WAITING for memory that its missing inputs need,
-// FETCHING them from other workers, QUEUED for a slot, and RUNNING in a slot. The step that reports
-// it also forgets it. Memory for all missing inputs of an attempt is reserved at once, before the
-// first is fetched, so that attempts cannot block each other half-way. Inputs of queued attempts
-// are fetched while others run.
+// An attempt may be PRE-ASSIGNED: its function is still to arrive, or other attempts, here or at
+// other workers, are still to make some of its inputs. It then has nothing, and waits for nothing
+// else. After that, and any other attempt from its arrival, it is ADMITTING while its inputs are
+// looked up, WAITING for memory that its missing inputs need, FETCHING them from other workers,
+// QUEUED for a slot, and RUNNING in a slot. The step that reports it also forgets it. Memory for
+// all missing inputs of an attempt is reserved at once, before the first is fetched, so that
+// attempts cannot block each other half-way. Inputs of queued attempts are fetched while others
+// run.
 //
 // A slot is a place where attempts run one after the other: a goroutine for native operations, a
 // process for executors. An attempt that needs several slots runs in one, and the others stay
@@ -57,6 +58,9 @@ type Config struct {
 	// MaxBlocked is the number of attempts that may wait for other tasks without a slot, each in a
 	// place of its own. Default 100; negative: none.
 	MaxBlocked int
+	// FunctionWait is how long an attempt waits for its function in a session. Default 30 s: a
+	// scheduler that has the function sends it with its next messages.
+	FunctionWait time.Duration
 	// ReserveBytes is the smallest expected output for which memory is reserved before the attempt
 	// starts. Default 1 MiB.
 	ReserveBytes uint64
@@ -75,6 +79,7 @@ func (c Config) withDefaults() Config {
 	c.SlotWindow = cmp.Or(c.SlotWindow, 2*time.Millisecond)
 	c.StartedAfter = cmp.Or(c.StartedAfter, 20*time.Millisecond)
 	c.MaxBlocked = cmp.Or(c.MaxBlocked, DefaultMaxBlocked)
+	c.FunctionWait = cmp.Or(c.FunctionWait, 30*time.Second)
 	c.ReserveBytes = cmp.Or(c.ReserveBytes, 1<<20)
 	return c
 }
@@ -82,8 +87,8 @@ func (c Config) withDefaults() Config {
 // State is the stage of an attempt.
 type State uint8
 
-// The states. A pre-assigned attempt begins as PreAssigned, any other as Waiting, Fetching or
-// Queued.
+// The states. A pre-assigned attempt begins as PreAssigned, any other as Admitting, or as Queued if
+// it needs nothing.
 const (
 	// Waiting: the memory that it needs was requested and is not granted yet.
 	Waiting State = iota + 1
@@ -93,8 +98,10 @@ const (
 	Queued
 	// Running: it was handed to a slot.
 	Running
-	// PreAssigned: some of its inputs are still to be made, or it waits for the answer to Admit.
+	// PreAssigned: its function is still to arrive, or some of its inputs are still to be made.
 	PreAssigned
+	// Admitting: its inputs are being looked up.
+	Admitting
 )
 
 // String returns the state's name as the API spells it.
@@ -110,6 +117,8 @@ func (s State) String() string {
 		return "RUNNING"
 	case PreAssigned:
 		return "PRE-ASSIGNED"
+	case Admitting:
+		return "ADMITTING"
 	}
 	return "UNKNOWN"
 }
@@ -124,6 +133,9 @@ type attempt struct {
 	runner    string
 	// estimate is its expected run time, 0 if unknown.
 	estimate time.Duration
+	// inputs are all its inputs, and expected is the expected size of its result.
+	inputs   []Input
+	expected uint64
 	// pinned are the inputs that are pinned for it. missing are the inputs that are not here yet:
 	// exactly the wanted objects that list this attempt.
 	pinned  []Object
@@ -148,6 +160,8 @@ type attempt struct {
 	returning bool
 	// heapIndex is its position in the ready queue of its runner, -1 outside.
 	heapIndex int
+	// function is the function that it waits for, nil if it waits for none.
+	function *function
 	// makers are the attempts here whose results it waits for: exactly those that list it as a
 	// follower, each once.
 	makers, followers []*attempt
@@ -184,6 +198,10 @@ type Machine struct {
 	blocked, inPlace int
 	resuming         []*attempt
 
+	// functions are the functions that attempts wait for.
+	functions    map[ids.FunctionHash]*function
+	lastFunction uint64
+
 	awaited map[Object]*awaited
 	wanted  map[Object]*wanted
 	// peers are the workers that objects were fetched from, in order of first use.
@@ -205,6 +223,7 @@ func New(c Config) *Machine {
 		attempts:  make(map[Ref]*attempt),
 		free:      make(map[string]float64, len(c.Resources)),
 		freeSlots: c.Slots,
+		functions: make(map[ids.FunctionHash]*function),
 		awaited:   make(map[Object]*awaited),
 		wanted:    make(map[Object]*wanted),
 		fetches:   make(map[FetchID]*fetch),
@@ -257,14 +276,19 @@ func (m *Machine) Step(now time.Time, e Event) []Effect {
 	switch e := e.(type) {
 	case *Assigned:
 		m.assigned(e)
-	case *PreAssignment:
-		m.preAssign(e)
+	case *Admitted:
+		m.onAdmitted(e)
 	case Made:
 		m.onMade(e)
 	case NeverMade:
 		m.onNeverMade(e)
+	case FunctionsCame:
+		m.onFunctionsCame(e)
+	case Disconnected:
+		m.onDisconnected()
 	case Registered:
 		m.config.Self = e.Self
+		m.requestFunctions()
 		m.repeatBlocked()
 	case Reserved:
 		m.onReserved(e)
@@ -323,78 +347,6 @@ func (m *Machine) Step(now time.Time, e Event) []Effect {
 
 func (m *Machine) do(e Effect) { m.out = append(m.out, e) }
 
-func (m *Machine) assigned(e *Assigned) {
-	a := m.attempts[e.Ref]
-	switch {
-	case e.Admitted && (a == nil || a.state != PreAssigned || a.early()):
-		m.log.add(e.Ref, "admitted too late, ignored")
-		for i := range e.Inputs {
-			if e.Inputs[i].Pinned {
-				m.do(Unpin{Ref: e.Ref, Object: e.Inputs[i].Object})
-			}
-		}
-		return
-	case e.Admitted:
-	case a != nil:
-		m.log.add(e.Ref, "assigned again, ignored")
-		return
-	default:
-		a = &attempt{ref: e.Ref, heapIndex: -1}
-		m.attempts[e.Ref] = a
-		m.log.add(e.Ref, "assigned")
-	}
-	a.rank, a.slots, a.resources = e.Rank, min(max(int(e.Slots), 1), m.config.Slots), e.Resources
-	a.runner, a.mayPrepare, a.estimate = e.Runner, e.Prepares, e.Estimate
-	var bytes []uint64
-	var fresh, lost []*wanted
-	for i := range e.Inputs {
-		in := &e.Inputs[i]
-		if in.Pinned {
-			a.pinned = append(a.pinned, in.Object)
-			a.loose = a.loose || in.Away
-			continue
-		}
-		w := m.wanted[in.Object]
-		if w == nil {
-			w = &wanted{object: in.Object, bytes: in.Bytes}
-			w.learn(in.Holders, m.config.Self)
-			if in.Upstream != m.config.Self {
-				w.upstream = in.Upstream
-			}
-			w.downstream = in.Downstream
-			if !w.own() && slices.Contains(in.Holders, m.config.Self) || len(in.Holders) == 0 {
-				w.missingAt = append(w.missingAt, m.config.Self)
-			}
-			m.wanted[in.Object] = w
-			fresh = append(fresh, w)
-			bytes = append(bytes, in.Bytes+fetchSlackBytes)
-			if len(w.holders) == 0 {
-				lost = append(lost, w)
-			}
-		} else {
-			w.learn(in.Holders, m.config.Self)
-			w.downstream = w.downstream || in.Downstream
-		}
-		if !slices.Contains(w.waiting, a) {
-			w.waiting = append(w.waiting, a)
-			a.missing = append(a.missing, w)
-		}
-	}
-	if len(lost) > 0 {
-		m.unreachable(lost...)
-		return
-	}
-	if e.OutputBytes >= m.config.ReserveBytes {
-		a.output = []uint64{e.OutputBytes}
-		bytes = append(bytes, e.OutputBytes)
-	}
-	if len(bytes) > 0 {
-		m.reserve(a, bytes, fresh)
-		return
-	}
-	m.advance(a)
-}
-
 // advance moves an attempt that does not wait for its own memory to its next state.
 func (m *Machine) advance(a *attempt) {
 	if len(a.missing) > 0 || a.reservation != nil && a.reservation.loading {
@@ -421,7 +373,7 @@ func (m *Machine) move(a *attempt, s State) {
 		a.loads = false
 	case Waiting:
 		a.waiting += m.now.Sub(a.since)
-	case Queued, Running, PreAssigned:
+	case Queued, Running, PreAssigned, Admitting:
 	}
 	a.state, a.since = s, m.now
 	m.log.add(a.ref, s.String())
@@ -439,8 +391,7 @@ func (m *Machine) forget(a *attempt) {
 		m.settle(a.reservation)
 	}
 	delete(m.attempts, a.ref)
-	m.endMakers(a)
-	m.endAwaits(a)
+	m.endEarly(a)
 	m.endFollowers(a)
 }
 

@@ -7,19 +7,16 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
-func (m *Machine) preAssign(e *PreAssignment) {
-	if m.attempts[e.Ref] != nil {
-		m.log.add(e.Ref, "assigned again, ignored")
-		return
-	}
-	a := &attempt{ref: e.Ref, heapIndex: -1}
+// preAssign makes an attempt wait for its function and the results that are still to be made. It
+// returns false if one of its makers is not here.
+func (m *Machine) preAssign(a *attempt, e *Assigned) bool {
 	for _, ref := range e.Makers {
 		maker := m.attempts[ref]
 		if maker == nil {
 			// It has ended without success, or the scheduler's message about it was lost.
 			m.log.add(e.Ref, "dropped: "+ref.String()+" is not here")
 			m.do(Report{Ref: e.Ref, Outcome: Dropped})
-			return
+			return false
 		}
 		if !slices.Contains(a.makers, maker) {
 			a.makers = append(a.makers, maker)
@@ -28,11 +25,14 @@ func (m *Machine) preAssign(e *PreAssignment) {
 	for _, maker := range a.makers {
 		maker.followers = append(maker.followers, a)
 	}
+	a.awaited = make([]*awaited, 0, len(e.Awaited))
 	for _, x := range e.Awaited {
 		m.await(a, x)
 	}
-	m.attempts[e.Ref] = a
-	m.move(a, PreAssigned)
+	if e.Function != (Function{}) {
+		m.awaitFunction(a, e.Function)
+	}
+	return true
 }
 
 // awaited is an object that a peer will make and that pre-assigned attempts wait for. There is one
@@ -43,8 +43,8 @@ type awaited struct {
 	waiting []*attempt
 }
 
-// early says whether some of an attempt's inputs are not made yet.
-func (a *attempt) early() bool { return len(a.makers)+len(a.awaited) > 0 }
+// early says whether an attempt's function has not arrived, or some of its inputs are not made yet.
+func (a *attempt) early() bool { return len(a.makers)+len(a.awaited) > 0 || a.function != nil }
 
 func (m *Machine) await(a *attempt, x Awaited) {
 	w := m.awaited[x.Object]
@@ -66,16 +66,21 @@ func (m *Machine) onMade(e Made) {
 	}
 	delete(m.awaited, e.Object)
 	for _, a := range w.waiting {
+		for i := range a.inputs {
+			if in := &a.inputs[i]; in.Object.Task == e.Object.Task && in.Object.Generation == e.Object.Generation {
+				in.Bytes, in.Inline = e.Bytes, e.Inline
+			}
+		}
 		a.awaited = slices.DeleteFunc(a.awaited, func(b *awaited) bool { return b == w })
 		m.admitIfMade(a)
 	}
 }
 
-// admitIfMade admits a pre-assigned attempt if all its inputs are made.
+// admitIfMade admits a pre-assigned attempt if its function is here and all its inputs are made.
 func (m *Machine) admitIfMade(a *attempt) {
 	if !a.early() {
 		m.log.add(a.ref, "admitted")
-		m.do(Admit{Ref: a.ref})
+		m.admit(a)
 	}
 }
 
@@ -134,12 +139,18 @@ func (m *Machine) endFollowers(ended *attempt) {
 			m.log.add(a.ref, "dropped: "+maker.ref.String()+" did not succeed")
 			delete(m.attempts, a.ref)
 			a.makers = slices.DeleteFunc(a.makers, func(b *attempt) bool { return b == maker })
-			m.endMakers(a)
-			m.endAwaits(a)
+			m.endEarly(a)
 			m.do(Report{Ref: a.ref, Outcome: Dropped})
 			list = append(list, a)
 		}
 	}
+}
+
+// endEarly ends an attempt's wait for its function and for results.
+func (m *Machine) endEarly(a *attempt) {
+	m.endMakers(a)
+	m.endAwaits(a)
+	m.endFunction(a)
 }
 
 // endMakers removes an attempt from the lists of the attempts that it waits for.
@@ -150,8 +161,7 @@ func (m *Machine) endMakers(a *attempt) {
 	a.makers = nil
 }
 
-// checkPreAssigned checks an attempt in state PreAssigned. If it no longer waits for anything, it
-// was admitted and the answer to Admit follows soon.
+// checkPreAssigned checks an attempt that is PreAssigned or Admitting.
 func (m *Machine) checkPreAssigned(a *attempt) error {
 	if len(a.pinned)+len(a.missing) > 0 || a.reservation != nil {
 		return fmt.Errorf("lifecycle: attempt %s waits for %d makers and has inputs or memory", a.ref, len(a.makers))
@@ -165,6 +175,9 @@ func (m *Machine) checkPreAssigned(a *attempt) error {
 		if m.awaited[w.Object] != w || !slices.Contains(w.waiting, a) {
 			return fmt.Errorf("lifecycle: attempt %s waits for %s, which does not know of it", a.ref, w.Object)
 		}
+	}
+	if f := a.function; f != nil && (m.functions[f.Hash] != f || !slices.Contains(f.waiting, a)) {
+		return fmt.Errorf("lifecycle: attempt %s waits for function %s, which does not know of it", a.ref, f.Name)
 	}
 	return nil
 }

@@ -35,6 +35,10 @@ type world struct {
 	// succeeded.
 	makers    map[lifecycle.Ref][]lifecycle.Ref
 	published map[lifecycle.Ref]bool
+	// objects are the inputs of each attempt.
+	objects map[lifecycle.Ref][]lifecycle.Input
+	// functions are those that were requested and have not arrived.
+	functions []ids.FunctionHash
 	// awaits are the awaited objects of each pre-assigned attempt. asked are the objects with a
 	// subscription, reported those that were reported as made.
 	awaits   map[lifecycle.Ref][]lifecycle.Object
@@ -65,7 +69,7 @@ func (w *world) step(e lifecycle.Event) {
 	for len(w.admits) > 0 {
 		r := w.admits[0]
 		w.admits = w.admits[1:]
-		w.step(&lifecycle.Assigned{Ref: r, Runner: "n", Slots: uint32(1 + uint64(r.Task)%7/5), Admitted: true})
+		w.step(&lifecycle.Admitted{Ref: r, Found: w.found(r)})
 	}
 	if err := w.m.Check(); err != nil {
 		w.t.Fatal(err)
@@ -193,6 +197,8 @@ func (w *world) carryOut(e lifecycle.Effect) {
 		} else {
 			r.blocked, r.asks = false, false
 		}
+	case lifecycle.NeedFunction:
+		w.functions = append(w.functions, e.Function)
 	case lifecycle.StopRun, lifecycle.TakeBack, lifecycle.Gained, lifecycle.Drop:
 	}
 }
@@ -289,33 +295,45 @@ func (w *world) assign(t *rapid.T, task uint64) {
 	}
 	w.assigned[e.Ref] = true
 	if rapid.IntRange(0, 2).Draw(t, "pre-assign") == 0 && task > 1 {
-		early := &lifecycle.PreAssignment{Ref: e.Ref}
 		for range rapid.IntRange(1, 2).Draw(t, "makers") {
 			maker := lifecycle.Ref{Task: ids.TaskID(rapid.Uint64Range(1, task-1).Draw(t, "maker")), Attempt: 1}
-			early.Makers = append(early.Makers, maker)
+			e.Makers = append(e.Makers, maker)
 		}
 		for _, n := range rapid.SliceOfN(rapid.IntRange(2000, 2003), 0, 3).Draw(t, "awaited") {
 			o := lifecycle.Object{Task: ids.TaskID(n), Generation: 1}
-			early.Awaited = append(early.Awaited, lifecycle.Awaited{Object: o, Peer: 2})
+			e.Awaited = append(e.Awaited, lifecycle.Awaited{Object: o, Peer: 2})
 			w.awaits[e.Ref] = append(w.awaits[e.Ref], o)
 		}
-		w.makers[e.Ref] = early.Makers
-		w.step(early)
-		return
+		w.makers[e.Ref] = e.Makers
+	}
+	if rapid.IntRange(0, 5).Draw(t, "function") == 0 {
+		e.Function = lifecycle.Function{Name: "f", Hash: ids.FunctionHash{byte(rapid.IntRange(1, 2).Draw(t, "hash"))}}
 	}
 	for _, n := range rapid.SliceOfNDistinct(rapid.IntRange(1000, 1006), 0, 3, rapid.ID[int]).Draw(t, "inputs") {
 		in := lifecycle.Input{Object: lifecycle.Object{Task: ids.TaskID(n), Generation: 1}, Bytes: uint64(n)}
-		if rapid.Bool().Draw(t, "here") {
-			in.Pinned, in.Away = true, rapid.Bool().Draw(t, "away")
-			w.pin(e.Ref, in.Object)
-		} else {
-			for _, h := range rapid.SliceOfNDistinct(rapid.IntRange(1, 4), 0, 3, rapid.ID[int]).Draw(t, "holders") {
-				in.Holders = append(in.Holders, ids.WorkerID(h))
-			}
+		for _, h := range rapid.SliceOfNDistinct(rapid.IntRange(1, 4), 0, 3, rapid.ID[int]).Draw(t, "holders") {
+			in.Holders = append(in.Holders, ids.WorkerID(h))
 		}
+		in.Inline = rapid.IntRange(0, 5).Draw(t, "inline") == 0
 		e.Inputs = append(e.Inputs, in)
 	}
+	w.objects[e.Ref] = e.Inputs
 	w.step(e)
+}
+
+// found looks the inputs of an attempt up, at random, and pins those that are here.
+func (w *world) found(r lifecycle.Ref) (found []lifecycle.Found) {
+	for _, in := range w.objects[r] {
+		f := lifecycle.Found{Object: in.Object, Place: lifecycle.Place(rapid.IntRange(0, 3).Draw(w.t, "place"))}
+		if in.Inline {
+			f.Place = lifecycle.Kept
+		}
+		if f.Place >= lifecycle.Pinned {
+			w.pin(r, in.Object)
+		}
+		found = append(found, f)
+	}
+	return found
 }
 
 func anyRef(t *rapid.T) lifecycle.Ref {
@@ -367,6 +385,13 @@ func (w *world) answer(t *rapid.T) bool {
 			}
 			w.reported[o] = true
 			w.step(lifecycle.Made{Object: o})
+		})
+	}
+	if len(w.functions) > 0 {
+		kinds = append(kinds, func() {
+			came := w.functions
+			w.functions = nil
+			w.step(lifecycle.FunctionsCame{Functions: came})
 		})
 	}
 	if len(w.fetches) > 0 {
@@ -431,7 +456,7 @@ func TestEachAttemptIsReportedOnce(t *testing.T) {
 			runs: make(map[lifecycle.Ref]*run), pins: make(map[lifecycle.Ref]map[lifecycle.Object]bool),
 			inputs: make(map[lifecycle.ReservationID][]lifecycle.Object), reserver: make(map[lifecycle.ReservationID]lifecycle.Ref),
 			makers: make(map[lifecycle.Ref][]lifecycle.Ref), published: make(map[lifecycle.Ref]bool),
-			awaits: make(map[lifecycle.Ref][]lifecycle.Object), reported: make(map[lifecycle.Object]bool),
+			awaits: make(map[lifecycle.Ref][]lifecycle.Object), objects: make(map[lifecycle.Ref][]lifecycle.Input), reported: make(map[lifecycle.Object]bool),
 		}
 		w.m = lifecycle.New(lifecycle.Config{
 			Self: 1, Slots: w.slots, Resources: map[string]float64{"gpu": 1}, FetchesPerPeer: 1, Fetches: 2, FetchObjects: 2, SlotDepth: 4,
@@ -453,6 +478,10 @@ func TestEachAttemptIsReportedOnce(t *testing.T) {
 				w.step(lifecycle.Retracted{Ref: anyRef(t)})
 			case 5:
 				w.step(lifecycle.Ticked{})
+				if rapid.IntRange(0, 3).Draw(t, "session") == 0 {
+					w.step(lifecycle.Disconnected{})
+					w.step(lifecycle.Registered{Self: 1})
+				}
 			case 6:
 				w.step(lifecycle.Released{Object: lifecycle.Object{Task: ids.TaskID(rapid.IntRange(1000, 1006).Draw(t, "object")), Generation: 1}})
 			case 7:

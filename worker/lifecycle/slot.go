@@ -279,8 +279,9 @@ func (m *Machine) onNoRoom(now time.Time, e NoRoom) {
 }
 
 // onTicked reports attempts that have run for long as started, and takes back the attempts behind
-// them while slots are free.
+// them while slots are free. It ends waits whose time is over.
 func (m *Machine) onTicked(now time.Time) {
+	m.expireFunctions()
 	for _, r := range m.runners {
 		for _, s := range r.slots {
 			if len(s.running) == 0 {

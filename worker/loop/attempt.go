@@ -1,17 +1,14 @@
 package loop
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	executorv1 "github.com/millrace/millrace/gen/go/millrace/executor/v1"
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
-	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
@@ -85,8 +82,11 @@ func (o *op) observe(d time.Duration) {
 // attempt is the owner's record of one attempt of a task, from its assignment until its final
 // report.
 type attempt struct {
-	ref    lifecycle.Ref
-	pb     *workerv1.Assignment
+	ref lifecycle.Ref
+	// assigned and admitted are the events that the machine gets.
+	assigned lifecycle.Assigned
+	admitted lifecycle.Admitted
+	carried
 	op     *op
 	inputs []device.Input
 	// whole says of inputs that are items whether the whole list is here: then the attempt has
@@ -105,15 +105,13 @@ type attempt struct {
 	noRoom bool
 	// native is its run in a native slot, nil while there is none.
 	native *nativeRun
-	// known is the time of the last lookup of its inputs: all of them were made by then.
+	// known is the time when all its inputs were made and known to be.
 	known time.Time
 	// report is the report that its run produced.
 	report *workerv1.TaskReport
 	// loans are the leases of its borrowed inputs, by input index. An entry without End is no
 	// lease.
 	loans []transfer.Loan
-	// admitted: the machine knew it already when it began to wait for leases.
-	admitted bool
 	// readAt are the peers at which inputs are read in place, by input index; an entry without an
 	// address means that the input is not. reading is the access pattern of the operation. copies:
 	// it must fetch copies and not try to read in place again (a lease was refused, or the inputs
@@ -123,135 +121,112 @@ type attempt struct {
 	copies  bool
 	// large is set if copies of its inputs do not fit into the slab; see large.go.
 	large *large
-	// parked is the time since when it has waited in this session for its function to arrive; zero
-	// if it does not wait, or while there is no session.
-	parked time.Time
 }
 
 func (w *Worker) assign(pb *workerv1.Assignment) {
-	ref := lifecycle.Ref{Task: ids.TaskID(pb.GetTaskId()), Attempt: ids.Attempt(pb.GetAttempt())}
-	if w.attempts[ref] != nil {
+	a := attemptOf(pb, w.ops[pb.GetOpId()])
+	if w.attempts[a.ref] != nil {
 		return
 	}
-	a := &attempt{ref: ref, pb: pb, op: w.ops[pb.GetOpId()], inputs: make([]device.Input, len(pb.GetInputs()))}
 	switch {
 	case a.op == nil:
-		w.fail(a, "PROTOCOL_VIOLATION", fmt.Sprintf("assignment %s names op %d, which this session has not defined", ref, pb.GetOpId()))
+		w.fail(a, "PROTOCOL_VIOLATION", fmt.Sprintf("assignment %s names op %d, which this session has not defined", a.ref, pb.GetOpId()))
 		return
 	case a.op.wrong != nil:
 		w.fail(a, a.op.wrong.GetReason(), a.op.wrong.GetMessage())
 		return
 	case a.op.pb.GetKind() == millracev1.OpKind_OP_KIND_PYTHON_PICKLE && w.functions[hash32(a.op.pb.GetFunction())] == nil:
-		w.parked = append(w.parked, a)
-		w.park(a)
-		return
+		a.assigned.Function = lifecycle.Function{Name: a.op.pb.GetName(), Hash: hash32(a.op.pb.GetFunction())}
 	}
-	w.admit(a)
-}
-
-// park starts the wait for the function of an attempt. It requests the function from the scheduler
-// unless another waiting attempt has requested the same one in this session.
-func (w *Worker) park(a *attempt) {
-	hash := a.op.pb.GetFunction()
-	if !slices.ContainsFunc(w.parked, func(p *attempt) bool { return !p.parked.IsZero() && bytes.Equal(p.op.pb.GetFunction(), hash) }) {
-		w.outbox.missing(hash)
+	w.early(a, pb)
+	for _, x := range a.assigned.Awaited {
+		id := ledger.ObjectID(x.Object)
+		w.subscriptions.waiting[id] = append(w.subscriptions.waiting[id], a)
 	}
-	a.parked = time.Now()
-}
-
-// admit hands an attempt to the machine. An attempt whose inputs are still to be made is handed
-// over as PreAssignment. One that can borrow inputs waits for the leases first;
-// see lent.
-func (w *Worker) admit(a *attempt) {
+	a.known = time.Now()
 	w.attempts[a.ref] = a
-	if makers, awaited := w.early(a.pb); len(makers)+len(awaited) > 0 {
-		for _, x := range awaited {
-			id := ledger.ObjectID(x.Object)
-			w.subscriptions.waiting[id] = append(w.subscriptions.waiting[id], a)
-		}
-		w.step(&lifecycle.PreAssignment{Ref: a.ref, Makers: makers, Awaited: awaited})
-		return
-	}
-	if w.borrow(a, false) {
-		return
-	}
-	w.step(w.assigned(a))
+	w.step(&a.assigned)
 }
 
-// assigned builds the machine's event for an attempt: it lists the inputs that are here, which it
-// pins, and those that are missing. Inputs that need no pin are not listed: inline values, small
-// headers, and inputs that are borrowed or read in place.
-func (w *Worker) assigned(a *attempt) *lifecycle.Assigned {
-	pb := a.pb
+// admit looks up the inputs of an attempt, unless it waits for a pause or for leases first; see
+// pauseOver and lent.
+func (w *Worker) admit(e lifecycle.Admit) lifecycle.Event {
+	a := w.attempts[e.Ref]
+	if w.pauses(a) || w.borrow(a) {
+		return nil
+	}
+	return w.lookUp(a)
+}
+
+// lookUp looks up the inputs of an attempt, and pins those that are here. Inputs that need no pin
+// are inline values, small headers, and inputs that are borrowed or read in place.
+func (w *Worker) lookUp(a *attempt) *lifecycle.Admitted {
 	a.known, a.placed, a.whole = time.Now(), false, nil
-	e := &lifecycle.Assigned{
-		Ref: a.ref, Rank: pb.GetRank(), Slots: pb.GetSlots(), Resources: pb.GetResources(),
-		Runner: a.op.runner, Prepares: a.op.runner != nativeRunner, Estimate: a.op.estimate(),
-	}
-	if a.op.pb.GetKind() != millracev1.OpKind_OP_KIND_NATIVE {
-		// A native operation computes the exact size of its result from its arguments and reserves
-		// that (see calling.prepare). An average over other calls would often be too small.
-		e.OutputBytes = pb.GetExpectedOutputBytes()
-	}
-	clear(a.inputs)
+	e := &a.admitted
+	*e = lifecycle.Admitted{Ref: a.ref, Estimate: a.op.estimate(), Found: make([]lifecycle.Found, len(a.inputs))}
 	w.chooseInPlace(a)
-	var wanted []ledger.ObjectID
-	for i, in := range pb.GetInputs() {
-		if len(in.GetInlineResult()) > 0 {
-			a.inputs[i] = narrowed(device.Input{Header: in.GetInlineResult()}, in)
+	w.wanted = w.wanted[:0]
+	for i := range a.inputs {
+		in := a.in(i)
+		if in.Inline {
+			e.Found[i].Place = lifecycle.Kept
 			continue
 		}
+		a.inputs[i] = device.Input{}
 		if lent, ok := a.lentInput(i); ok {
-			a.inputs[i] = lent
+			a.inputs[i], e.Found[i].Place = lent, lifecycle.Kept
 			continue
 		}
 		if a.readsAt(i) {
+			e.Found[i].Place = lifecycle.Kept
 			continue
 		}
-		wanted = append(wanted, inputID(in))
+		w.wanted = append(w.wanted, ledger.ObjectID(in.Object))
 	}
-	if len(wanted) == 0 {
+	if len(w.wanted) == 0 {
 		return e
 	}
-	objects, loose := w.config.Store.Admit(a.ref.Task, a.ref.Attempt, e.Rank, wanted, e.OutputBytes > 0, a.copies || a.large != nil)
+	objects, loose := w.config.Store.Admit(a.ref.Task, a.ref.Attempt, a.assigned.Rank, w.wanted, a.assigned.OutputBytes > 0, a.copies || a.large != nil, w.objects[:0])
+	w.objects = objects
 	a.placed = !loose
-	for i, in := range pb.GetInputs() {
-		if len(in.GetInlineResult()) > 0 || a.isLent(i) || a.readsAt(i) {
+	for i := range e.Found {
+		f := &e.Found[i]
+		if f.Place == lifecycle.Kept {
 			continue
 		}
 		o := objects[0]
 		objects = objects[1:]
-		if o.ID != (ledger.ObjectID{}) {
-			a.found(i, o)
-			if o.HasPlace() {
-				e.Inputs = append(e.Inputs, lifecycle.Input{Object: lifecycle.Object(o.ID), Pinned: true, Away: loose})
-			}
+		switch in := a.in(i); {
+		case o.ID == (ledger.ObjectID{}):
+			f.Below = in.Object.Item != 0 && w.config.Store.Here(listOf(ledger.ObjectID(in.Object)))
+			a.placed = false
 			continue
+		case !o.HasPlace():
+			f.Place = lifecycle.Kept
+		case loose:
+			f.Place = lifecycle.Away
+		default:
+			f.Place = lifecycle.Pinned
 		}
-		missing := lifecycle.Input{
-			Object: lifecycle.Object(inputID(in)), Bytes: inputBytes(in), Upstream: ids.WorkerID(in.GetUpstreamWorkerId()), Downstream: in.GetHasDownstream(),
-		}
-		if in.GetItem() != 0 && w.config.Store.Here(listID(in)) {
-			missing.Holders = append(missing.Holders, w.Self())
-		}
-		for _, h := range in.GetHolders() {
-			missing.Holders = append(missing.Holders, ids.WorkerID(h))
-		}
-		e.Inputs = append(e.Inputs, missing)
-		a.placed = false
+		a.enter(i, o)
+		f.Object = lifecycle.Object(o.ID)
 	}
+	clear(w.objects)
 	return e
 }
 
+// in returns an input as it was assigned.
+func (a *attempt) in(i int) *lifecycle.Input { return &a.assigned.Inputs[i] }
+
 // call returns the device call of a native operation. REQUIRES: its inputs are known.
 func (a *attempt) call() device.Call {
-	return device.Call{Op: a.op.pb.GetName(), Arguments: a.pb.GetArguments(), Inputs: a.inputs, Attempt: int(a.ref.Attempt)}
+	return device.Call{Op: a.op.pb.GetName(), Arguments: a.arguments, Inputs: a.inputs, Attempt: int(a.ref.Attempt)}
 }
 
 // fail reports the failure of an attempt that the machine never received.
 func (w *Worker) fail(a *attempt, reason, message string) {
 	w.outbox.task(&workerv1.TaskReport{
-		TaskId: a.pb.GetTaskId(), Attempt: a.pb.GetAttempt(), Outcome: workerv1.TaskOutcome_TASK_OUTCOME_FAILED,
+		TaskId: uint64(a.ref.Task), Attempt: uint32(a.ref.Attempt), Outcome: workerv1.TaskOutcome_TASK_OUTCOME_FAILED,
 		Error: w.complete(&millracev1.TaskError{Reason: reason, Message: message}, a),
 	})
 }
@@ -263,48 +238,12 @@ func (w *Worker) complete(e *millracev1.TaskError, a *attempt) *millracev1.TaskE
 	}
 	e.Attempt = uint32(a.ref.Attempt)
 	if e.OriginKey == "" {
-		e.OriginKey = a.pb.GetKey()
+		e.OriginKey = a.key
 	}
 	if e.LogTail == "" {
 		e.LogTail = w.config.Logs.Tail(a.ref.Task, a.ref.Attempt)
 	}
 	return e
-}
-
-func (w *Worker) unpark() {
-	parked := w.parked
-	w.parked = nil
-	for _, a := range parked {
-		if w.functions[hash32(a.op.pb.GetFunction())] == nil {
-			w.parked = append(w.parked, a)
-			continue
-		}
-		w.admit(a)
-	}
-}
-
-func (w *Worker) takeParked(ref lifecycle.Ref) *attempt {
-	for i, a := range w.parked {
-		if a.ref == ref {
-			w.parked = append(w.parked[:i:i], w.parked[i+1:]...)
-			return a
-		}
-	}
-	// An attempt that waits for leases is not known to the machine either, unless it was admitted.
-	if a := w.borrowing[ref]; a != nil && !a.admitted {
-		delete(w.borrowing, ref)
-		delete(w.attempts, ref)
-		return a
-	}
-	return nil
-}
-
-func (w *Worker) expireParked() {
-	for len(w.parked) > 0 && !w.parked[0].parked.IsZero() && time.Since(w.parked[0].parked) > parkTime {
-		a := w.parked[0]
-		w.parked = w.parked[1:]
-		w.fail(a, "FUNCTION_NOT_FOUND", fmt.Sprintf("the function %s (%x) did not arrive within %v", a.op.pb.GetName(), a.op.pb.GetFunction(), parkTime))
-	}
 }
 
 // step steps the machine and carries out the effects.
@@ -348,7 +287,7 @@ func (w *Worker) carryOut(e lifecycle.Effect) (next lifecycle.Event) {
 		w.pinInput(e)
 	case lifecycle.Loosen:
 		w.attempts[e.Ref].placed = false
-		w.config.Store.Loosen(ledger.ObjectID(e.Object), e.Ref.Task, e.Ref.Attempt, w.attempts[e.Ref].pb.GetRank())
+		w.config.Store.Loosen(ledger.ObjectID(e.Object), e.Ref.Task, e.Ref.Attempt, w.attempts[e.Ref].assigned.Rank)
 	case lifecycle.Drop:
 		w.config.Store.Drop(ledger.ObjectID(e.Object))
 	case lifecycle.Gained:
@@ -356,13 +295,9 @@ func (w *Worker) carryOut(e lifecycle.Effect) (next lifecycle.Event) {
 			TaskId: uint64(e.Object.Task), Generation: uint32(e.Object.Generation), Bytes: e.Bytes,
 		}, Event: workerv1.ObjectEvent_OBJECT_EVENT_GAINED})
 	case lifecycle.Admit:
-		a := w.attempts[e.Ref]
-		if w.pauses(a) || w.borrow(a, true) {
-			return nil
-		}
-		again := w.assigned(a)
-		again.Admitted = true
-		return again
+		return w.admit(e)
+	case lifecycle.NeedFunction:
+		w.outbox.missing(e.Function[:])
 	case lifecycle.Await:
 		return w.subscribe(e.Awaited)
 	case lifecycle.Unawait:
@@ -433,15 +368,8 @@ func (w *Worker) report(e lifecycle.Report) {
 		if a != nil && a.report != nil {
 			r.Unreachable = a.report.GetUnreachable()
 		}
-		for _, u := range e.Unreachable {
-			x := &workerv1.Unreachable{TaskId: uint64(u.Object.Task), Generation: uint32(u.Object.Generation)}
-			for _, id := range u.FailedAt {
-				x.FailedAt = append(x.FailedAt, uint32(id))
-			}
-			for _, id := range u.MissingAt {
-				x.MissingAt = append(x.MissingAt, uint32(id))
-			}
-			r.Unreachable = append(r.Unreachable, x)
+		for i := range e.Unreachable {
+			r.Unreachable = append(r.Unreachable, unreachableOf(&e.Unreachable[i]))
 		}
 	case lifecycle.Succeeded, lifecycle.GivenBack:
 	}
@@ -454,7 +382,7 @@ func (w *Worker) report(e lifecycle.Report) {
 func (w *Worker) pinInput(e lifecycle.PinInput) {
 	a := w.attempts[e.Ref]
 	id := ledger.ObjectID(e.Object)
-	o, ok := w.config.Store.Queue(id, e.Ref.Task, e.Ref.Attempt, a.pb.GetRank())
+	o, ok := w.config.Store.Queue(id, e.Ref.Task, e.Ref.Attempt, a.assigned.Rank)
 	if !ok {
 		return
 	}
@@ -467,7 +395,7 @@ func (w *Worker) pinInput(e lifecycle.PinInput) {
 	if o.HasPlace() {
 		return // startRun looks it up, since the place may change until then
 	}
-	for i := range a.pb.GetInputs() {
+	for i := range a.inputs {
 		if a.inputID(i) == id {
 			a.inputs[i] = device.Input{Header: o.Header, Frames: o.Frames}
 		}
@@ -536,7 +464,7 @@ const brief = 50 * time.Microsecond
 // why.
 func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 	a := w.attempts[e.Ref]
-	for i, in := range a.pb.GetInputs() {
+	for i := range a.inputs {
 		if has := &a.inputs[i]; a.isLent(i) || a.readsAt(i) || len(has.Frames) == 0 && has.Header != nil || a.placed && len(has.Frames) > 0 {
 			// An input without frames is complete with its header. A placed input has not moved
 			// since it was pinned.
@@ -558,7 +486,7 @@ func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 		}
 		a.inputs[i] = device.Input{Header: header, Frames: o.Frames}
 		if a.inWhole(i) {
-			a.inputs[i] = narrowed(a.inputs[i], in)
+			a.inputs[i] = narrowed(a.inputs[i], a.in(i).Object.Item)
 		}
 	}
 	if !w.lendInputs(a) {
@@ -566,34 +494,33 @@ func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 	}
 	if input, fault := a.absentItem(); fault != nil {
 		a.report = &workerv1.TaskReport{
-			TaskId: a.pb.GetTaskId(), Attempt: a.pb.GetAttempt(), Outcome: workerv1.TaskOutcome_TASK_OUTCOME_FAILED,
+			TaskId: uint64(a.ref.Task), Attempt: uint32(a.ref.Attempt), Outcome: workerv1.TaskOutcome_TASK_OUTCOME_FAILED,
 			Error: w.complete(fault, a), InputAtFault: input,
 		}
 		return lifecycle.RunEnded{Ref: e.Ref, Outcome: lifecycle.Failed}
 	}
 	a.slot, a.fetching, a.loading, a.waiting = e.Slot, e.Fetching, e.Loading, e.Waiting
-	timeout := time.Duration(a.pb.GetTimeoutMillis()) * time.Millisecond
 	if a.op.runner == nativeRunner {
 		expected := a.op.estimate()
 		a.native = &nativeRun{
 			ref:   a.ref,
 			call:  a.call(),
-			times: runTimes{known: a.known, handed: time.Now()}, timeout: timeout, slots: int(a.pb.GetSlots()), short: expected > 0, brief: expected > 0 && expected < brief, reservation: w.reservations[e.Reservation], roomy: a.noRoom,
+			times: runTimes{known: a.known, handed: time.Now()}, timeout: a.timeout, slots: int(a.assigned.Slots), short: expected > 0, brief: expected > 0 && expected < brief, reservation: w.reservations[e.Reservation], roomy: a.noRoom,
 		}
 		w.native.start(e.Slot, a.native)
 		w.startedWork.Store(true)
 		return nil
 	}
 	r := &executor.Run{
-		Ref: a.ref, Op: a.op.pb, Arguments: a.pb.GetArguments(), Key: a.pb.GetKey(), Namespace: a.pb.GetNamespace(), Timeout: timeout, Priority: a.pb.GetPriority(),
+		Ref: a.ref, Op: a.op.pb, Arguments: a.arguments, Key: a.key, Namespace: a.namespace, Timeout: a.timeout, Priority: a.priority,
 		Reservation: w.reservations[e.Reservation],
 	}
 	if a.op.pb.GetKind() == millracev1.OpKind_OP_KIND_PYTHON_PICKLE {
 		r.Function = w.functions[hash32(a.op.pb.GetFunction())]
 	}
 	for i, in := range a.inputs {
-		pb := a.pb.GetInputs()[i]
-		x := &executorv1.ExecutorInput{Header: in.Header, TaskId: pb.GetTaskId(), Generation: pb.GetGeneration(), Item: pb.GetItem()}
+		id := a.in(i).Object
+		x := &executorv1.ExecutorInput{Header: in.Header, TaskId: uint64(id.Task), Generation: uint32(id.Generation), Item: uint32(id.Item)}
 		for _, f := range in.Frames {
 			x.Frames = append(x.Frames, &executorv1.FrameLocation{Offset: f.Offset, SizeBytes: f.Bytes})
 		}

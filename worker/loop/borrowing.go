@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
-	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
@@ -39,8 +38,8 @@ type borrowed struct {
 
 // borrow requests leases from peers on this host for inputs that are not here. It returns false if
 // there is nothing to request; otherwise lent continues with the attempt later. Executors that can
-// map no memory but our slab get copies instead. admitted says that the machine knows the attempt.
-func (w *Worker) borrow(a *attempt, admitted bool) bool {
+// map no memory but our slab get copies instead.
+func (w *Worker) borrow(a *attempt) bool {
 	if a.copies || !w.borrows(a, a.large != nil) {
 		return false
 	}
@@ -48,7 +47,6 @@ func (w *Worker) borrow(a *attempt, admitted bool) bool {
 	if len(orders) == 0 {
 		return false
 	}
-	a.admitted = admitted
 	w.request(a, orders)
 	return true
 }
@@ -82,17 +80,18 @@ func (w *Worker) orders(a *attempt, inputs []int) (orders []order) {
 	if a.large != nil {
 		least, round = 1, a.large.rounds
 	}
-	for i, in := range a.pb.GetInputs() {
-		id := inputID(in)
-		if inputBytes(in) < least || len(in.GetInlineResult()) > 0 || a.large == nil && w.borrowedTimes[id] >= borrowTimes || inputs != nil && !slices.Contains(inputs, i) {
+	for i := range a.inputs {
+		in := a.in(i)
+		id := ledger.ObjectID(in.Object)
+		if in.Size() < least || in.Inline || a.large == nil && w.borrowedTimes[id] >= borrowTimes || inputs != nil && !slices.Contains(inputs, i) {
 			continue
 		}
-		for n := range in.GetHolders() {
-			peer := w.peers[ids.WorkerID(in.GetHolders()[(n+round)%len(in.GetHolders())])]
+		for n := range in.Holders {
+			peer := w.peers[in.Holders[(n+round)%len(in.Holders)]]
 			if peer.Address == "" || a.large == nil && !lender.Lends(peer) {
 				continue
 			}
-			if w.config.Store.Here(id) || w.config.Store.Here(listID(in)) {
+			if w.config.Store.Here(id) || w.config.Store.Here(listOf(id)) {
 				break
 			}
 			at := slices.IndexFunc(orders, func(o order) bool { return o.peer == peer })
@@ -122,7 +121,7 @@ func (w *Worker) request(a *attempt, orders []order) {
 		defer w.fetching.Done()
 		limited, cancel := context.WithTimeout(ctx, w.config.BorrowWait)
 		defer cancel()
-		got := borrowed{attempt: a, loans: make([]transfer.Loan, len(a.pb.GetInputs())), refused: make([]error, len(a.pb.GetInputs()))}
+		got := borrowed{attempt: a, loans: make([]transfer.Loan, len(a.inputs)), refused: make([]error, len(a.inputs))}
 		for _, o := range orders {
 			loans, err := lender.Borrow(limited, o.peer, o.refs, needs)
 			for n, i := range o.inputs {
@@ -186,9 +185,7 @@ func (w *Worker) lent(x borrowed) {
 			return
 		}
 	}
-	e := w.assigned(a)
-	e.Admitted = a.admitted
-	w.step(e)
+	w.step(w.lookUp(a))
 }
 
 // isLent says whether the attempt has a lease of an input.
@@ -252,7 +249,7 @@ func (a *attempt) lentInputs() (inputs []int) {
 // lease. The attempt is reported as INPUT_UNREACHABLE, so the scheduler runs the task again, and
 // the failure does not count against the task.
 func (w *Worker) discardBorrowed(a *attempt, broken []int) {
-	w.log.Warn("a result was thrown away: a borrowed input was not protected all the time", "task", a.ref.String(), "key", a.pb.GetKey())
+	w.log.Warn("a result was thrown away: a borrowed input was not protected all the time", "task", a.ref.String(), "key", a.key)
 	w.unreachable(a, broken)
 }
 
@@ -274,10 +271,8 @@ func (w *Worker) unreachable(a *attempt, broken []int) {
 		TaskId: uint64(a.ref.Task), Attempt: uint32(a.ref.Attempt), Outcome: workerv1.TaskOutcome_TASK_OUTCOME_INPUT_UNREACHABLE,
 	}
 	for _, i := range broken {
-		in := a.pb.GetInputs()[i]
-		a.report.Unreachable = append(a.report.Unreachable, &workerv1.Unreachable{
-			TaskId: in.GetTaskId(), Generation: in.GetGeneration(), FailedAt: in.GetHolders(),
-		})
+		in := a.in(i)
+		a.report.Unreachable = append(a.report.Unreachable, unreachableOf(&lifecycle.Unreachable{Object: in.Object, FailedAt: in.Holders}))
 	}
 	w.step(lifecycle.RunEnded{Ref: a.ref, Outcome: lifecycle.InputUnreachable})
 }

@@ -169,7 +169,7 @@ func (w *Worker) settleQuietly() {
 	if w.renewing != nil {
 		w.renewed()
 	}
-	if w.asked && w.machine.Len() == 0 && len(w.parked) == 0 && len(w.borrowing) == 0 && w.stopped == nil && w.mayLeave() {
+	if w.asked && w.machine.Len() == 0 && w.lending == 0 && w.stopped == nil && w.mayLeave() {
 		w.leave("drained")
 	}
 	w.busy.Store(w.machine.Len() > 0)

@@ -4,11 +4,10 @@ import (
 	"cmp"
 	"time"
 
-	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
-	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/worker/device"
+	"github.com/millrace/millrace/worker/lifecycle"
 )
 
 // A kernel can read an input where it is, in the mapped memory of a peer's GPU. Fetching a small
@@ -83,37 +82,37 @@ func newNearby(c *Config) (n nearby) {
 func (w *Worker) chooseInPlace(a *attempt) {
 	a.readAt = nil
 	n := &w.nearby
-	if n.lender == nil || n.device == nil || a.copies || a.loans != nil || a.op.runner != nativeRunner || len(a.pb.GetInputs()) > inPlaceInputs && a.large == nil {
+	if n.lender == nil || n.device == nil || a.copies || a.loans != nil || a.op.runner != nativeRunner || len(a.inputs) > inPlaceInputs && a.large == nil {
 		return
 	}
 	if a.reading = n.device.Reads(a.op.pb.GetName()); a.reading == device.ReadsAgain {
 		return
 	}
-	for i, in := range a.pb.GetInputs() {
-		peer, ok := w.inPlace(a, in)
+	for i := range a.inputs {
+		peer, ok := w.inPlace(a, a.in(i))
 		if !ok {
 			continue
 		}
 		if a.readAt == nil {
-			a.readAt = make([]transfer.Peer, len(a.pb.GetInputs()))
+			a.readAt = make([]transfer.Peer, len(a.inputs))
 		}
 		a.readAt[i] = peer
 	}
 }
 
 // inPlace returns the peer at which an input is to be read in place, if there is one.
-func (w *Worker) inPlace(a *attempt, in *workerv1.Input) (transfer.Peer, bool) {
-	bytes := in.GetBytes()
-	if bytes == 0 || in.GetItem() != 0 || len(in.GetInlineResult()) > 0 {
+func (w *Worker) inPlace(a *attempt, in *lifecycle.Input) (transfer.Peer, bool) {
+	bytes := in.Bytes
+	if bytes == 0 || in.Object.Item != 0 || in.Inline {
 		return transfer.Peer{}, false
 	}
-	n, id := &w.nearby, inputID(in)
+	n, id := &w.nearby, ledger.ObjectID(in.Object)
 	read := n.readOf(id)
-	if a.large == nil && (in.GetUpstreamWorkerId() != 0 || in.GetHasDownstream() || a.reading == device.ReadsOnce && bytes > inPlaceBytes || *read >= inPlaceTimes*bytes) {
+	if a.large == nil && (in.Upstream != 0 || in.Downstream || a.reading == device.ReadsOnce && bytes > inPlaceBytes || *read >= inPlaceTimes*bytes) {
 		return transfer.Peer{}, false
 	}
-	for _, h := range in.GetHolders() {
-		peer := w.peers[ids.WorkerID(h)]
+	for _, h := range in.Holders {
+		peer := w.peers[h]
 		if peer.Address == "" || !n.lender.CanLend(peer, transfer.Ref{Task: id.Task, Generation: id.Generation}) {
 			continue
 		}
@@ -151,11 +150,11 @@ func (w *Worker) lendInputs(a *attempt) bool {
 		return true
 	}
 	a.loans = make([]transfer.Loan, len(a.readAt))
-	for i, in := range a.pb.GetInputs() {
+	for i := range a.inputs {
 		if !a.readsAt(i) {
 			continue
 		}
-		id := inputID(in)
+		id := a.in(i).Object
 		if !w.nearby.lender.Lend(a.readAt[i], transfer.Ref{Task: id.Task, Generation: id.Generation}, &a.loans[i]) {
 			a.endLoans()
 			a.noRoom = false
@@ -180,9 +179,9 @@ func (w *Worker) lendInputs(a *attempt) bool {
 // inPlaceMoved. This is only known now, when the shapes of the inputs are.
 func (w *Worker) movesMuch(a *attempt) bool {
 	lent, result := uint64(0), uint64(0)
-	for i, in := range a.pb.GetInputs() {
+	for i := range a.inputs {
 		if a.isLent(i) {
-			lent += in.GetBytes()
+			lent += a.in(i).Bytes
 		}
 	}
 	if lent <= inPlaceMoved {

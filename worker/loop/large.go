@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/lifecycle"
@@ -100,8 +100,10 @@ func (w *Worker) copied(a *attempt) (inputs []int) {
 	if !w.borrows(a, true) && !w.readsInPlace(a) {
 		return nil
 	}
-	for i, in := range a.pb.GetInputs() {
-		if inputBytes(in) > 0 && len(in.GetInlineResult()) == 0 && !a.isLent(i) && !a.readsAt(i) && !w.config.Store.Here(inputID(in)) && !w.config.Store.Here(listID(in)) {
+	for i := range a.inputs {
+		in := a.in(i)
+		id := ledger.ObjectID(in.Object)
+		if in.Size() > 0 && !in.Inline && !a.isLent(i) && !a.readsAt(i) && !w.config.Store.Here(id) && !w.config.Store.Here(listOf(id)) {
 			inputs = append(inputs, i)
 		}
 	}
@@ -122,17 +124,17 @@ const (
 // refusal says why a large attempt has no lease of an input. x is the input as the scheduler is
 // told of it, if the kind is refusedByLoss.
 func (w *Worker) refusal(a *attempt, i int) (kind refusalKind, x lifecycle.Unreachable) {
-	in, err := a.pb.GetInputs()[i], a.large.refused[i]
-	x.Object = lifecycle.Object(inputID(in))
+	in, err := a.in(i), a.large.refused[i]
+	x.Object = in.Object
 	known := 0
-	for _, h := range in.GetHolders() {
-		if w.peers[ids.WorkerID(h)].Address != "" {
+	for _, h := range in.Holders {
+		if w.peers[h].Address != "" {
 			known++
 		}
 		if errors.Is(err, transfer.ErrNotHere) {
-			x.MissingAt = append(x.MissingAt, ids.WorkerID(h))
+			x.MissingAt = append(x.MissingAt, h)
 		} else {
-			x.FailedAt = append(x.FailedAt, ids.WorkerID(h))
+			x.FailedAt = append(x.FailedAt, h)
 		}
 	}
 	switch {
@@ -164,7 +166,7 @@ func (w *Worker) pauses(a *attempt) bool {
 	if l == nil || !l.pauses {
 		return false
 	}
-	a.admitted, l.pauses = true, false
+	l.pauses = false
 	w.borrowing[a.ref] = a
 	time.AfterFunc(l.pause, func() { w.post(admitLarge{a}) })
 	l.pause = min(2*l.pause, longestLargePause)
@@ -177,12 +179,10 @@ func (w *Worker) pauseOver(a *attempt) {
 		return // the life of the scheduler that assigned it is over
 	}
 	delete(w.borrowing, a.ref)
-	if w.attempts[a.ref] != a || w.borrow(a, true) {
+	if w.attempts[a.ref] != a || w.borrow(a) {
 		return
 	}
-	e := w.assigned(a)
-	e.Admitted = true
-	w.step(e)
+	w.step(w.lookUp(a))
 }
 
 // giveUpLoans ends the leases of a large attempt, because it waits for memory. It gets them again

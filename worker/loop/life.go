@@ -40,15 +40,7 @@ func (w *Worker) renew(r *renewal) {
 		"attempts", w.machine.Len())
 	w.renewing = r
 	w.outbox.forget(true)
-	w.parked = nil
-	// Attempts that wait for leases are unknown to the machine, unless they were admitted; their
-	// leases are ended when they arrive. order-free: each is dropped independently.
-	for ref, a := range w.borrowing {
-		delete(w.borrowing, ref)
-		if !a.admitted {
-			delete(w.attempts, ref)
-		}
-	}
+	clear(w.borrowing) // leases are ended when they arrive
 	// order-free: each is answered independently.
 	for id := range w.writes {
 		w.refuse(id, otherLife, otherLifeWords)

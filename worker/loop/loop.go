@@ -77,7 +77,9 @@ type Worker struct {
 	session   uint64
 	ops       map[uint32]*op
 	functions map[ids.FunctionHash]*millracev1.Function
-	parked    []*attempt
+	// wanted are the objects that lookUp looks for, and objects are those that it finds, for reuse.
+	wanted  []ledger.ObjectID
+	objects []store.Object
 	// emptied is an empty inbox slice for reuse.
 	emptied []any
 	// ending is the native run whose end the machine is handling, nil if there is none.
@@ -220,8 +222,6 @@ const (
 	farewell = 2 * time.Second
 	// keepBytes is the amount of free memory whose pages are kept.
 	keepBytes = 256 << 20
-	// parkTime is how long an attempt waits for its function.
-	parkTime = 30 * time.Second
 )
 
 // Run runs the worker until the context ends, the scheduler stops or drains the worker, or the
@@ -333,7 +333,6 @@ func (w *Worker) own(ctx context.Context) error {
 			w.config.Store.Tick(time.Now())
 			w.config.Store.Trim(keepBytes)
 			w.outbox.stats(w.stats())
-			w.expireParked()
 			w.expireSubscribers(time.Now())
 			if w.config.Alive != nil {
 				w.config.Alive()
@@ -378,10 +377,7 @@ func (w *Worker) handle(x any) {
 			w.stopped = x.err
 		}
 	case alone:
-		for _, a := range w.parked {
-			// The request was lost with the session; the next session sends it again.
-			a.parked = time.Time{}
-		}
+		w.step(lifecycle.Disconnected{})
 		if w.asked && x.since >= aloneGrace && w.machine.Len() == 0 && w.stopped == nil {
 			w.leave("the scheduler is away, and nothing runs")
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -156,7 +155,7 @@ func (w *Worker) runs(task ids.TaskID) bool {
 			return true
 		}
 	}
-	return slices.ContainsFunc(w.parked, func(a *attempt) bool { return a.ref.Task == task })
+	return false
 }
 
 // accept makes objects that clients wrote visible to readers.

@@ -3,6 +3,7 @@ package loop
 import (
 	"google.golang.org/protobuf/proto"
 
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory/ledger"
@@ -33,24 +34,12 @@ func (w *Worker) open() *opened {
 	for _, ref := range w.machine.Attempts() {
 		r.Running = append(r.Running, taskRef(ref))
 	}
-	for _, a := range w.parked {
-		r.Running = append(r.Running, taskRef(a.ref))
-	}
-	for ref, a := range w.borrowing {
-		if !a.admitted {
-			r.Running = append(r.Running, taskRef(ref))
-		}
-	}
 	r.Life = w.life.Load()
 	return &opened{w.session, r, r.Life}
 }
 
 func taskRef(r lifecycle.Ref) *workerv1.AttemptRef {
 	return &workerv1.AttemptRef{TaskId: uint64(r.Task), Attempt: uint32(r.Attempt)}
-}
-
-func refOf(r *workerv1.AttemptRef) lifecycle.Ref {
-	return lifecycle.Ref{Task: ids.TaskID(r.GetTaskId()), Attempt: ids.Attempt(r.GetAttempt())}
 }
 
 // scheduler handles a message of the scheduler.
@@ -72,9 +61,6 @@ func (w *Worker) scheduler(r *workerv1.SessionResponse) {
 		if w.drained = false; w.asked {
 			w.outbox.drain() // the scheduler does not know it in a new session
 		}
-		for _, a := range w.parked {
-			w.park(a)
-		}
 	}
 	for _, d := range r.GetOps() {
 		w.ops[d.GetOpId()] = w.newOp(d.GetOp())
@@ -85,11 +71,8 @@ func (w *Worker) scheduler(r *workerv1.SessionResponse) {
 	if dropped := r.GetDroppedFunctions(); len(dropped) > 0 {
 		w.dropFunctions(dropped)
 	}
-	for _, f := range r.GetFunctions() {
-		w.functions[ids.FunctionHash(hash32(f.GetHash()))] = f
-	}
 	if len(r.GetFunctions()) > 0 {
-		w.unpark()
+		w.functionsCame(r.GetFunctions())
 	}
 	w.accept(r.GetAcceptedWrites()) // before the assignments that waited for them
 	for _, a := range r.GetAssignments() {
@@ -100,23 +83,15 @@ func (w *Worker) scheduler(r *workerv1.SessionResponse) {
 		w.step(lifecycle.SlotFreed{Ref: refOf(ref)})
 	}
 	for _, ref := range r.GetRetractions() {
-		if a := w.takeParked(refOf(ref)); a != nil {
-			w.outbox.task(&workerv1.TaskReport{TaskId: ref.GetTaskId(), Attempt: ref.GetAttempt(), Outcome: workerv1.TaskOutcome_TASK_OUTCOME_RETRACTED})
-			continue
-		}
 		w.step(lifecycle.Retracted{Ref: refOf(ref)})
 	}
 	for _, ref := range r.GetCancellations() {
-		if a := w.takeParked(refOf(ref)); a != nil {
-			w.outbox.task(&workerv1.TaskReport{TaskId: ref.GetTaskId(), Attempt: ref.GetAttempt(), Outcome: workerv1.TaskOutcome_TASK_OUTCOME_CANCELLED})
-			continue
-		}
 		w.step(lifecycle.Cancelled{Ref: refOf(ref)})
 	}
 	for _, o := range r.GetReleases() {
-		w.refuse(ledger.ObjectID{Task: ids.TaskID(o.GetTaskId()), Generation: ids.Attempt(o.GetGeneration())},
+		w.refuse(objectOf(o),
 			noDataTask, "it is not the first result of a DATA task that the scheduler waits for")
-		w.step(lifecycle.Released{Object: lifecycle.Object{Task: ids.TaskID(o.GetTaskId()), Generation: ids.Attempt(o.GetGeneration())}})
+		w.step(lifecycle.Released{Object: lifecycle.Object(objectOf(o))})
 		w.urgent()
 	}
 	for _, order := range r.GetRescues() {
@@ -142,6 +117,16 @@ func (w *Worker) scheduler(r *workerv1.SessionResponse) {
 			w.stopped = &RestartError{Reason: order.GetReason()}
 		}
 	}
+}
+
+// functionsCame stores functions, and goes on with the attempts that waited for them.
+func (w *Worker) functionsCame(functions []*millracev1.Function) {
+	e := lifecycle.FunctionsCame{Functions: make([]ids.FunctionHash, len(functions))}
+	for i, f := range functions {
+		e.Functions[i] = hash32(f.GetHash())
+		w.functions[e.Functions[i]] = f
+	}
+	w.step(e)
 }
 
 // dropFunctions forgets functions that no task refers to. If a message drops a function and also

@@ -9,6 +9,7 @@ import (
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/notify"
+	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/lifecycle"
 )
 
@@ -57,28 +58,30 @@ func (w *Worker) Handle() {
 // Left says that a peer's connection has ended: its subscriptions are dropped.
 func (w *Worker) Left(s *notify.Subscriber) { w.post(left{s}) }
 
-// early lists the inputs of an assignment that are not made yet: makers are the attempts on this
-// worker that will make inputs, awaited are the objects that peers will make. Both are empty if the
-// assignment can be admitted at once.
-func (w *Worker) early(pb *workerv1.Assignment) (makers []lifecycle.Ref, awaited []lifecycle.Awaited) {
-	for _, in := range pb.GetInputs() {
+// early enters what will make the inputs of an assignment that are not made yet: attempts on this
+// worker, or peers.
+func (w *Worker) early(a *attempt, pb *workerv1.Assignment) {
+	for i, in := range pb.GetInputs() {
 		if !in.GetPending() {
 			continue
 		}
-		id := listID(in)
+		x := a.in(i)
+		id := listOf(ledger.ObjectID(x.Object))
 		ref := lifecycle.Ref{Task: id.Task, Attempt: id.Generation}
 		_, here := w.config.Store.Lookup(id)
 		switch {
 		case here && w.attempts[ref] == nil:
-		case len(in.GetHolders()) == 0 || in.GetHolders()[0] == w.self.Load():
+		case len(x.Holders) == 0 || x.Holders[0] == w.Self():
 			// The result may be stored here before its attempt has ended; the attempt is waited
 			// for.
-			makers = append(makers, ref)
+			a.assigned.Makers = append(a.assigned.Makers, ref)
 		default:
-			awaited = append(awaited, lifecycle.Awaited{Object: lifecycle.Object(id), Peer: ids.WorkerID(in.GetHolders()[0])})
+			if a.assigned.Awaited == nil {
+				a.assigned.Awaited = make([]lifecycle.Awaited, 0, len(a.inputs)-i)
+			}
+			a.assigned.Awaited = append(a.assigned.Awaited, lifecycle.Awaited{Object: lifecycle.Object(id), Peer: x.Holders[0]})
 		}
 	}
-	return makers, awaited
 }
 
 // subscribe subscribes to the completion of an object at the peer that makes it.
@@ -98,8 +101,8 @@ func (w *Worker) unsubscribe(x lifecycle.Awaited) {
 	}
 }
 
-// inputMade handles a completion notification: it enters size and inline value into the waiting
-// assignments and steps the machine.
+// inputMade handles a completion notification: it enters an inline value into the attempts that
+// wait, and steps the machine.
 func (w *Worker) inputMade(completion *notify.Completion) {
 	id := ledger.ObjectID{Task: completion.Ref.Task, Generation: completion.Ref.Generation}
 	waiting := w.subscriptions.waiting[id]
@@ -108,14 +111,17 @@ func (w *Worker) inputMade(completion *notify.Completion) {
 		w.step(lifecycle.NeverMade{Object: lifecycle.Object(id)})
 		return
 	}
-	for _, a := range waiting {
-		for _, in := range a.pb.GetInputs() {
-			if listID(in) == id {
-				in.Pending, in.Bytes, in.InlineResult = false, completion.Bytes, completion.Inline
+	if len(completion.Inline) > 0 {
+		for _, a := range waiting {
+			a.known = time.Now()
+			for i := range a.inputs {
+				if x := a.in(i).Object; listOf(ledger.ObjectID(x)) == id {
+					a.inputs[i] = narrowed(device.Input{Header: completion.Inline}, x.Item)
+				}
 			}
 		}
 	}
-	w.step(lifecycle.Made{Object: lifecycle.Object(id)})
+	w.step(lifecycle.Made{Object: lifecycle.Object(id), Bytes: completion.Bytes, Inline: len(completion.Inline) > 0})
 }
 
 // handleRequest handles a subscription of a peer (or its end). If the object is here, the

@@ -158,7 +158,7 @@ func TestSmallInputsOfManyAttemptsLeaveRoom(t *testing.T) {
 	}
 	loose := 0
 	for task := range 50 {
-		if got, is := s.Admit(id(1000+task, 1).Task, 1, uint64(task), []ledger.ObjectID{id(task+1, 1)}, false, false); got[0].ID != id(task+1, 1) {
+		if got, is := s.Admit(id(1000+task, 1).Task, 1, uint64(task), []ledger.ObjectID{id(task+1, 1)}, false, false, nil); got[0].ID != id(task+1, 1) {
 			t.Errorf("object %d is not here", task+1)
 		} else if is {
 			loose++
@@ -169,7 +169,7 @@ func TestSmallInputsOfManyAttemptsLeaveRoom(t *testing.T) {
 		if err := s.put(t, 100+task, 12_000); err != nil {
 			t.Fatal(err)
 		}
-		if _, is := s.Admit(id(2000+task, 1).Task, 1, uint64(task), []ledger.ObjectID{id(100+task, 1)}, false, false); is {
+		if _, is := s.Admit(id(2000+task, 1).Task, 1, uint64(task), []ledger.ObjectID{id(100+task, 1)}, false, false, nil); is {
 			loose++
 		}
 	}

@@ -108,24 +108,24 @@ func TestItemsAreLeased(t *testing.T) {
 func TestItemsAreAdmitted(t *testing.T) {
 	s := newSpilling(t)
 	s.putList(t, 1)
-	got, _ := s.Admit(9, 1, 0, []ledger.ObjectID{item(1, 3), id(1, 1), item(2, 1)}, false, false)
+	got, _ := s.Admit(9, 1, 0, []ledger.ObjectID{item(1, 3), id(1, 1), item(2, 1)}, false, false, nil)
 	if got[0].ID != id(1, 1) || got[1].ID != id(1, 1) || got[2].ID != (ledger.ObjectID{}) {
 		t.Errorf("in the slab: %v", got)
 	}
 	s.Unpin(id(1, 1), 9, 1)
-	if got, _ := s.Admit(9, 4, 0, []ledger.ObjectID{item(1, 3)}, false, true); got[0].ID != (ledger.ObjectID{}) {
+	if got, _ := s.Admit(9, 4, 0, []ledger.ObjectID{item(1, 3)}, false, true, nil); got[0].ID != (ledger.ObjectID{}) {
 		t.Errorf("a copy was wanted: %v", got)
 	}
 	for task := 2; task < 8; task++ {
 		s.putList(t, task)
 	}
 	s.settle(t)
-	got, loose := s.Admit(9, 2, 0, []ledger.ObjectID{item(1, 3)}, false, false)
+	got, loose := s.Admit(9, 2, 0, []ledger.ObjectID{item(1, 3)}, false, false, nil)
 	if got[0].ID != (ledger.ObjectID{}) || !loose {
 		t.Errorf("below the slab: %v, loose %v", got[0].ID, loose)
 	}
 	// The newest is in the slab, which is full.
-	if got, _ = s.Admit(9, 3, 0, []ledger.ObjectID{item(7, 1)}, false, false); got[0].ID != (ledger.ObjectID{}) {
+	if got, _ = s.Admit(9, 3, 0, []ledger.ObjectID{item(7, 1)}, false, false, nil); got[0].ID != (ledger.ObjectID{}) {
 		t.Errorf("in a full slab: %v", got)
 	}
 	for task := range 7 {
@@ -137,7 +137,7 @@ func TestItemsAreAdmitted(t *testing.T) {
 		all = append(all, item(task, 1), item(task, 3))
 	}
 	s.settle(t)
-	got, _ = s.Admit(9, 3, 0, all, false, false)
+	got, _ = s.Admit(9, 3, 0, all, false, false, nil)
 	if got[0].ID != id(11, 1) || got[3].ID != (ledger.ObjectID{}) {
 		t.Errorf("more than half of the slab: %v", got)
 	}
@@ -158,7 +158,7 @@ func TestCopiesOfItemsAreNoReplicas(t *testing.T) {
 	if all := s.Inventory(); len(all) != 0 {
 		t.Errorf("listed: %v", all)
 	}
-	got, _ := s.Admit(9, 1, 0, []ledger.ObjectID{item(1, 2)}, false, false)
+	got, _ := s.Admit(9, 1, 0, []ledger.ObjectID{item(1, 2)}, false, false, nil)
 	if got[0].ID != item(1, 2) {
 		t.Errorf("the copy is not found: %v", got[0].ID)
 	}

@@ -15,9 +15,9 @@ import (
 // Of an item, the whole object is pinned if it is in the slab, as the ID in the result says. A list
 // that is in a tier below is not found, and neither are lists if the slab has little room, or if
 // they are too large together, or if copies is true: the attempt needs a copy of its items, so that
-// the lists may leave.
-func (s *Store) Admit(task ids.TaskID, attempt ids.Attempt, rank uint64, inputs []ledger.ObjectID, waits, copies bool) (objects []Object, loose bool) {
-	objects = make([]Object, len(inputs))
+// the lists may leave. The result is appended to into.
+func (s *Store) Admit(task ids.TaskID, attempt ids.Attempt, rank uint64, inputs []ledger.ObjectID, waits, copies bool, into []Object) (objects []Object, loose bool) {
+	objects = append(into, make([]Object, len(inputs))...)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	loose = waits

@@ -69,7 +69,7 @@ func TestWrittenObjectsAreFoundOnceAccepted(t *testing.T) {
 		if l := s.Source().Lease(transfer.Reader{}, []transfer.Ref{{Task: o.Task, Generation: 1}}, 0); !errors.Is(l[0].Err, transfer.ErrNotHere) {
 			t.Errorf("%v is read before it is accepted: %v", o, l[0].Err)
 		}
-		if got, _ := s.Admit(9, 1, 1, []ledger.ObjectID{o}, false, false); got[0].ID == o {
+		if got, _ := s.Admit(9, 1, 1, []ledger.ObjectID{o}, false, false, nil); got[0].ID == o {
 			t.Errorf("%v is an input before it is accepted", o)
 		}
 		if n := len(s.Inventory()); n != int(o.Task)-1 {

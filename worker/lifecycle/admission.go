@@ -1,0 +1,104 @@
+package lifecycle
+
+import (
+	"slices"
+
+	"github.com/millrace/millrace/internal/ids"
+)
+
+func (m *Machine) assigned(e *Assigned) {
+	if m.attempts[e.Ref] != nil {
+		m.log.add(e.Ref, "assigned again, ignored")
+		return
+	}
+	a := &attempt{
+		ref: e.Ref, heapIndex: -1, rank: e.Rank, slots: min(max(int(e.Slots), 1), m.config.Slots), resources: e.Resources,
+		runner: e.Runner, mayPrepare: e.Prepares, estimate: e.Estimate, expected: e.OutputBytes, inputs: e.Inputs,
+	}
+	if len(e.Makers)+len(e.Awaited) > 0 || e.Function != (Function{}) {
+		if m.preAssign(a, e) {
+			m.attempts[e.Ref] = a
+			m.move(a, PreAssigned)
+		}
+		return
+	}
+	m.attempts[e.Ref] = a
+	m.log.add(e.Ref, "assigned")
+	m.admit(a)
+}
+
+// admit looks the inputs of an attempt up, now that all of them are made. An attempt whose inputs
+// came with the assignment goes on at once.
+func (m *Machine) admit(a *attempt) {
+	if !slices.ContainsFunc(a.inputs, func(in Input) bool { return !in.Inline }) {
+		m.enter(a, nil)
+		return
+	}
+	m.move(a, Admitting)
+	m.do(Admit{Ref: a.ref, Waits: a.expected > 0})
+}
+
+func (m *Machine) onAdmitted(e *Admitted) {
+	a := m.attempts[e.Ref]
+	if a == nil || a.state != Admitting {
+		m.log.add(e.Ref, "admitted too late, ignored")
+		for _, f := range e.Found {
+			if f.Place >= Pinned {
+				m.do(Unpin{Ref: e.Ref, Object: f.Object})
+			}
+		}
+		return
+	}
+	a.estimate = e.Estimate
+	m.enter(a, e.Found)
+}
+
+// enter enters the places of the inputs of an attempt, and requests memory for those that are not
+// here and for the result.
+func (m *Machine) enter(a *attempt, found []Found) {
+	var bytes []uint64
+	var fresh, lost []*wanted
+	for i := range found {
+		in, f := &a.inputs[i], &found[i]
+		switch {
+		case f.Place >= Pinned:
+			a.pinned = append(a.pinned, f.Object)
+			a.loose = a.loose || f.Place == Away
+			continue
+		case f.Place == Kept || in.Inline:
+			continue
+		}
+		w := m.wanted[in.Object]
+		if w == nil {
+			w = m.want(in, f.Below)
+			fresh = append(fresh, w)
+			bytes = append(bytes, w.bytes+fetchSlackBytes)
+			if len(w.holders) == 0 {
+				lost = append(lost, w)
+			}
+		} else {
+			w.learn(in.Holders, m.config.Self)
+			if f.Below {
+				w.learn([]ids.WorkerID{m.config.Self}, m.config.Self)
+			}
+			w.downstream = w.downstream || in.Downstream
+		}
+		if !slices.Contains(w.waiting, a) {
+			w.waiting = append(w.waiting, a)
+			a.missing = append(a.missing, w)
+		}
+	}
+	if len(lost) > 0 {
+		m.unreachable(lost...)
+		return
+	}
+	if a.expected >= m.config.ReserveBytes {
+		a.output = []uint64{a.expected}
+		bytes = append(bytes, a.expected)
+	}
+	if len(bytes) > 0 {
+		m.reserve(a, bytes, fresh)
+		return
+	}
+	m.advance(a)
+}
