@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"runtime/debug"
-	"time"
 
 	"github.com/millrace/millrace/server/schedapi"
 )
@@ -29,7 +28,7 @@ func (l *Loop) tryStepInline(run func()) bool {
 	}
 	defer l.owning.Unlock()
 	defer crashOnPanic()
-	l.now = time.Now()
+	l.now = l.config.Clock()
 	run()
 	l.flushSessions()
 	l.flushClients()

@@ -142,6 +142,7 @@ func (l *Loop) LastSnapshot() schedapi.Snapshot { return l.catalog.Snapshot() }
 func (l *Loop) commit() {
 	d := &l.dirty
 	l.catalog.Update(func(b *catalog.Batch) {
+		// order-free: all rows of a batch have the same revision.
 		for id := range d.graphs {
 			if info, ok := l.machine.Graph(id); ok {
 				b.PutGraph(graphRow(&info))

@@ -53,7 +53,7 @@ type restarting struct {
 func (l *Loop) Restore(config journal.Config) error {
 	l.owning.Lock()
 	defer l.owning.Unlock()
-	began := time.Now()
+	began := l.config.Clock()
 	r := &l.restarting
 	r.replaying, r.awaited = true, map[ids.WorkerID]struct{}{}
 	l.step(sched.RestartBegan{})
@@ -66,7 +66,7 @@ func (l *Loop) Restore(config journal.Config) error {
 	if err != nil {
 		return err
 	}
-	l.now = time.Now()
+	l.now = l.config.Clock()
 	r.journal, r.replaying = opened, false
 	r.starts++
 	if r.starts > 1 {
@@ -84,7 +84,7 @@ func (l *Loop) Restore(config journal.Config) error {
 	l.record(&journal.Begun{Cluster: l.config.Cluster.ID, Life: l.config.Cluster.Life, Starts: r.starts})
 	if r.starts > 1 {
 		l.log.Info("the scheduler goes on from its journal", "records", records, "tasks", l.machine.Totals().Tasks,
-			"workers", len(r.awaited), "clients", len(l.clients.byID), "after", time.Since(began).Round(time.Millisecond))
+			"workers", len(r.awaited), "clients", len(l.clients.byID), "after", l.now.Sub(began).Round(time.Millisecond))
 		l.happened(schedapi.EventRestarted, schedapi.SeverityWarning, "", "the scheduler was restarted and goes on from its journal with %d tasks", l.machine.Totals().Tasks)
 	}
 	r.waiting = true

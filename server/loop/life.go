@@ -42,7 +42,7 @@ func firstTask(life uint64) ids.TaskID { return ids.TaskID(life%taskRegions*task
 // some languages have no unsigned one.
 func (l *Loop) newClientID() ids.ClientID {
 	for {
-		id := ids.ClientID(random64() >> 1)
+		id := ids.ClientID(l.config.Random() >> 1)
 		if _, taken := l.clients.byID[id]; id != 0 && !taken {
 			return id
 		}

@@ -39,6 +39,10 @@ type Config struct {
 	// NativeOps are native ops that are accepted before any worker has registered.
 	NativeOps []string
 	Log       *slog.Logger
+	// Clock returns the time, by which all of the loop goes; nil: time.Now. Random returns 64
+	// random bits that cannot be guessed; nil: those of crypto/rand. A simulation has others.
+	Clock  func() time.Time
+	Random func() uint64
 }
 
 // Loop implements schedapi.Scheduler. The mutex owning guards the fields unless they say otherwise.
@@ -113,13 +117,19 @@ func New(config Config) *Loop {
 	if config.Log == nil {
 		config.Log = slog.New(slog.DiscardHandler)
 	}
+	if config.Clock == nil {
+		config.Clock = time.Now
+	}
+	if config.Random == nil {
+		config.Random = random64
+	}
 	for config.Cluster.Life == 0 {
-		config.Cluster.Life = random64()
+		config.Cluster.Life = config.Random()
 	}
 	if config.Machine.FirstTask == 0 {
 		config.Machine.FirstTask = firstTask(config.Cluster.Life)
 	}
-	start := time.Now()
+	start := config.Clock()
 	l := &Loop{
 		start: start, now: start, lastPass: start, heartbeat: start,
 		config:   config,
@@ -155,7 +165,7 @@ func (l *Loop) Run(ctx context.Context) {
 	for {
 		if next := l.nextAlarm(); !next.Equal(l.armed) {
 			l.armed = next
-			alarm.Reset(time.Until(next))
+			alarm.Reset(next.Sub(l.config.Clock()))
 		}
 		l.owning.Unlock()
 		var run func()
@@ -172,28 +182,55 @@ func (l *Loop) Run(ctx context.Context) {
 			l.beginDraining()
 			return
 		}
-		if run == nil {
-			l.armed = time.Time{}
-		} else {
-			// Messages that have arrived by now share one flush; later ones wait for the next pass.
-			for more := len(l.mailbox); ; more-- {
-				l.now = time.Now()
-				run()
-				l.posted.Add(-1)
-				if more == 0 {
-					break
-				}
-				run = <-l.mailbox
+		l.pass(run)
+	}
+}
+
+// pass does the work that there is when the loop wakes. run is the first message; nil: none has
+// arrived. The caller holds the lock.
+func (l *Loop) pass(run func()) {
+	if run == nil {
+		l.armed = time.Time{}
+	} else {
+		// Messages that have arrived by now share one flush; later ones wait for the next pass.
+		for more := len(l.mailbox); ; more-- {
+			l.now = l.config.Clock()
+			run()
+			l.posted.Add(-1)
+			if more == 0 {
+				break
 			}
-		}
-		l.now = time.Now()
-		l.fire()
-		l.flushSessions()
-		l.flushClients()
-		if l.commitDue() {
-			l.commit()
+			run = <-l.mailbox
 		}
 	}
+	l.now = l.config.Clock()
+	l.fire()
+	l.flushSessions()
+	l.flushClients()
+	if l.commitDue() {
+		l.commit()
+	}
+}
+
+// Pass does what Run does when it wakes, and returns the time at which Run would wake next if no
+// message arrived. It does nothing if Run would still sleep. A simulation, whose clock does not run
+// by itself, calls Pass in place of Run: after each call to the loop, and at the times that Pass
+// returns. Then all of the loop runs on the caller's goroutine.
+func (l *Loop) Pass() (next time.Time) {
+	l.owning.Lock()
+	defer l.owning.Unlock()
+	var run func()
+	select {
+	case run = <-l.mailbox:
+	case <-l.wake:
+	default:
+		if l.armed.After(l.config.Clock()) {
+			return l.armed
+		}
+	}
+	l.pass(run)
+	l.armed = l.nextAlarm()
+	return l.armed
 }
 
 // nextAlarm returns the time at which the loop has work even if no message arrives.

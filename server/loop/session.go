@@ -69,7 +69,7 @@ func (s *session) Take(into *schedapi.Outbound) bool {
 }
 
 func (s *session) Report(ctx context.Context, message schedapi.Inbound) error {
-	s.saw(time.Now())
+	s.saw(s.loop.config.Clock())
 	return s.handle(ctx, message)
 }
 
