@@ -1,9 +1,9 @@
 // Package functions is a Machine: it keeps the pickled functions that tasks refer to. It decides
 // when a worker must be sent a function, and which workers must forget one that no task refers to.
 //
-// A worker is sent a function once per session. It keeps functions when its connection breaks, and
-// may not have got the last orders of that session; so it is told again what to forget when it
-// opens the next one.
+// A worker is sent a function once. It keeps functions when its connection breaks, and may not have
+// got the last messages of that session; so it says which functions it has when it opens the next
+// one.
 package functions
 
 import (
@@ -16,10 +16,6 @@ import (
 	"github.com/millrace/millrace/server/schedapi"
 )
 
-// droppedKept bounds the forgotten functions of a worker of which it is told again when it opens a
-// session.
-const droppedKept = 4096
-
 // Machine is not safe for concurrent use.
 type Machine struct {
 	byHash map[ids.FunctionHash]*function
@@ -31,16 +27,14 @@ type Machine struct {
 // function is a function to which tasks refer.
 type function struct {
 	schedapi.Function
-	// at lists the workers that have received it, in the order in which they did.
+	// at lists the workers that have received it or said so, in the order in which they did.
 	at []ids.WorkerID
 }
 
 // worker is one that has opened a session and is not lost.
 type worker struct {
-	// sent are the functions that were sent in the last session.
+	// sent are the functions that it had when it opened the last session, or was sent in it.
 	sent map[ids.FunctionHash]struct{}
-	// dropped are functions that it was told to forget, oldest first.
-	dropped []ids.FunctionHash
 }
 
 // New returns a machine without functions.
@@ -90,22 +84,28 @@ func (m *Machine) Forget(hashes []ids.FunctionHash) {
 	m.verify()
 }
 
-// Opened means that a worker has opened a session. It returns the functions that the worker must
-// forget, because the order may have been lost with the session before.
-func (m *Machine) Opened(id ids.WorkerID) (forget []ids.FunctionHash) {
-	w := m.workers[id]
-	if w == nil {
-		w = &worker{}
-		m.workers[id] = w
-	}
-	for _, hash := range w.dropped {
-		if m.byHash[hash] == nil {
+// Opened means that a worker has opened a session, and has functions from earlier ones. It returns
+// those that the worker must forget.
+func (m *Machine) Opened(id ids.WorkerID, has []ids.FunctionHash) (forget []ids.FunctionHash) {
+	w := &worker{sent: make(map[ids.FunctionHash]struct{}, len(has))}
+	m.workers[id] = w
+	for _, hash := range has {
+		if stored := m.byHash[hash]; stored == nil {
 			forget = append(forget, hash)
+		} else {
+			m.sent(w, id, stored)
 		}
 	}
-	w.sent, w.dropped = map[ids.FunctionHash]struct{}{}, nil
 	m.verify()
 	return forget
+}
+
+// sent notes that a worker has a function.
+func (m *Machine) sent(w *worker, id ids.WorkerID, f *function) {
+	w.sent[f.Hash] = struct{}{}
+	if !slices.Contains(f.at, id) {
+		f.at = append(f.at, id)
+	}
 }
 
 // Gone means that a worker is lost.
@@ -124,16 +124,13 @@ func (m *Machine) Send(id ids.WorkerID, hash ids.FunctionHash, again bool) (f sc
 	if _, sent := w.sent[hash]; sent && !again {
 		return schedapi.Function{}, false, true
 	}
-	w.sent[hash] = struct{}{}
-	if !slices.Contains(stored.at, id) {
-		stored.at = append(stored.at, id)
-	}
+	m.sent(w, id, stored)
 	m.verify()
 	return stored.Function, true, true
 }
 
 // Drop forgets a function to which no task refers any more. It returns the workers that must forget
-// it, too; those that are disconnected are told when they open a session.
+// it, too; those that are disconnected are told so when they open a session.
 func (m *Machine) Drop(hash ids.FunctionHash) (at []ids.WorkerID) {
 	for _, id := range m.remove(hash) {
 		w := m.workers[id]
@@ -141,9 +138,6 @@ func (m *Machine) Drop(hash ids.FunctionHash) (at []ids.WorkerID) {
 			continue
 		}
 		delete(w.sent, hash)
-		if w.dropped = append(w.dropped, hash); len(w.dropped) > droppedKept {
-			w.dropped = w.dropped[1:]
-		}
 		at = append(at, id)
 	}
 	m.verify()
@@ -193,9 +187,6 @@ func (m *Machine) Check() error {
 			if f := m.byHash[hash]; f == nil || !slices.Contains(f.at, id) {
 				fail("worker %d was sent function %s, which is not recorded", id, hash)
 			}
-		}
-		if len(w.dropped) > droppedKept {
-			fail("worker %d has %d forgotten functions", id, len(w.dropped))
 		}
 	}
 	return errors.Join(problems...)

@@ -2,6 +2,7 @@ package functions_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 
@@ -16,7 +17,7 @@ func function(n int) schedapi.Function {
 	return schedapi.Function{Hash: ids.FunctionHash{byte(n)}, Payload: make([]byte, n)}
 }
 
-func TestAFunctionIsSentOncePerSession(t *testing.T) {
+func TestAFunctionIsSentOnce(t *testing.T) {
 	m := functions.New()
 	f := function(5)
 	if _, missing := m.Take(nil, []ids.FunctionHash{f.Hash}); !slices.Equal(missing, []ids.FunctionHash{f.Hash}) {
@@ -26,15 +27,21 @@ func TestAFunctionIsSentOncePerSession(t *testing.T) {
 	if m.Bytes() != 5 || m.Len() != 1 {
 		t.Fatalf("%d functions have %d bytes", m.Len(), m.Bytes())
 	}
-	m.Opened(1)
+	m.Opened(1, nil)
 	for i, c := range []struct{ again, want bool }{{false, true}, {false, false}, {true, true}} {
 		if _, send, known := m.Send(1, f.Hash, c.again); send != c.want || !known {
 			t.Errorf("call %d: send %t, known %t", i, send, known)
 		}
 	}
-	m.Opened(1)
+	m.Opened(1, nil)
 	if _, send, _ := m.Send(1, f.Hash, false); !send {
-		t.Error("it is not sent in the next session")
+		t.Error("it is not sent in the next session, which the worker has opened without it")
+	}
+	if forget := m.Opened(1, []ids.FunctionHash{f.Hash}); forget != nil {
+		t.Errorf("the worker is told to forget %v", forget)
+	}
+	if _, send, known := m.Send(1, f.Hash, false); send || !known {
+		t.Errorf("the worker has it: send %t, known %t", send, known)
 	}
 	if at := m.Drop(f.Hash); !slices.Equal(at, []ids.WorkerID{1}) || m.Bytes() != 0 {
 		t.Errorf("workers %v must forget it, and %d bytes are left", at, m.Bytes())
@@ -42,17 +49,14 @@ func TestAFunctionIsSentOncePerSession(t *testing.T) {
 	if _, _, known := m.Send(1, f.Hash, true); known {
 		t.Error("it is known after its end")
 	}
-	if forget := m.Opened(1); !slices.Equal(forget, []ids.FunctionHash{f.Hash}) {
+	if forget := m.Opened(1, []ids.FunctionHash{f.Hash}); !slices.Equal(forget, []ids.FunctionHash{f.Hash}) {
 		t.Errorf("in the next session the worker is told to forget %v", forget)
-	}
-	if forget := m.Opened(1); forget != nil {
-		t.Errorf("in the session after that it is told to forget %v", forget)
 	}
 }
 
-// TestWorkersHaveWhatTasksNeed plays workers that may miss the last orders of a session. At the end
-// of each one, a worker has no function that no task refers to, but those whose end it missed since
-// it has opened the session.
+// TestWorkersHaveWhatTasksNeed plays workers that may miss the last messages of a session, and may
+// come back after they were taken for lost. A connected worker has no function to which no task
+// refers.
 func TestWorkersHaveWhatTasksNeed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := functions.New()
@@ -87,7 +91,7 @@ func TestWorkersHaveWhatTasksNeed(t *testing.T) {
 				if held[id] == nil {
 					held[id] = map[ids.FunctionHash]bool{}
 				}
-				for _, hash := range m.Opened(id) {
+				for _, hash := range m.Opened(id, slices.Collect(maps.Keys(held[id]))) {
 					delete(held[id], hash)
 				}
 				connected[id] = true
@@ -101,8 +105,9 @@ func TestWorkersHaveWhatTasksNeed(t *testing.T) {
 			"lose": func(t *rapid.T) {
 				id := worker.Draw(t, "worker")
 				m.Gone(id)
-				delete(held, id)
-				connected[id] = false
+				if connected[id] = false; rapid.Bool().Draw(t, "dead") {
+					delete(held, id)
+				}
 			},
 			"send": func(t *rapid.T) {
 				id, f := worker.Draw(t, "worker"), function(number.Draw(t, "function"))
@@ -113,13 +118,22 @@ func TestWorkersHaveWhatTasksNeed(t *testing.T) {
 				if isKnown != known[f.Hash] || send && !isKnown || isKnown && !send && !held[id][f.Hash] {
 					t.Fatalf("worker %d: send %t, known %t, and it has the function: %t", id, send, isKnown, held[id][f.Hash])
 				}
-				if send {
+				if send && !rapid.Bool().Draw(t, "and its connection breaks") {
 					held[id][f.Hash] = true
+				} else if send {
+					connected[id] = false
 				}
 			},
 			"": func(t *rapid.T) {
 				if err := m.Check(); err != nil {
 					t.Fatal(err)
+				}
+				for id, has := range held {
+					for hash := range has {
+						if connected[id] && !known[hash] {
+							t.Fatalf("worker %d keeps %v, and no task refers to it", id, hash)
+						}
+					}
 				}
 				if m.Len() != len(known) {
 					t.Fatal(fmt.Sprintf("%d functions are stored, and tasks refer to %d", m.Len(), len(known)))

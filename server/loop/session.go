@@ -185,7 +185,7 @@ func (l *Loop) sendPeer(s *session, to ids.WorkerID) {
 	}
 }
 
-// sendFunction sends a function, once per session unless the worker reports that it lacks it.
+// sendFunction sends a function, once unless the worker reports that it lacks it.
 func (l *Loop) sendFunction(s *session, hash ids.FunctionHash, again bool) {
 	f, send, known := l.functions.Send(s.worker.id, hash, again)
 	if send {

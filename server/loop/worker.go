@@ -135,7 +135,7 @@ func (l *Loop) register(r schedapi.Registration) (*session, error) {
 	r.Worker.Inventory, r.Worker.Running = nil, nil // The machine has them now, and they are long.
 	w.registration, w.lastSeen = r, l.now
 	w.session, s.worker = s, w
-	for _, hash := range l.functions.Opened(w.id) {
+	for _, hash := range l.functions.Opened(w.id, r.Functions) {
 		l.touchSession(s).building.Drop(hash)
 	}
 	l.learnOps(r.NativeOps)

@@ -366,8 +366,18 @@ func registrationFrom(r *workerv1.Registration) schedapi.Registration {
 			Running:        convertAll(r.GetRunning(), taskRefFrom),
 		},
 		Life: r.GetLife(), PID: r.GetPid(), DataAddress: r.GetDataAddress(), Device: uint8(r.GetDevice()), Version: r.GetVersion(),
-		NativeOps: r.GetNativeOps(), GPU: gpuFrom(r.GetGpu()),
+		NativeOps: r.GetNativeOps(), GPU: gpuFrom(r.GetGpu()), Functions: hashesFrom(r.GetFunctions()),
 	}
+}
+
+// hashesFrom leaves out what is no hash.
+func hashesFrom(from [][]byte) (hashes []ids.FunctionHash) {
+	for _, hash := range from {
+		if len(hash) == len(ids.FunctionHash{}) {
+			hashes = append(hashes, ids.FunctionHash(hash))
+		}
+	}
+	return hashes
 }
 
 func taskRefFrom(ref *workerv1.AttemptRef) sched.TaskRef {
@@ -446,11 +456,7 @@ func inboundFrom(message *workerv1.SessionRequest) schedapi.Inbound {
 			inbound.Stats.Routes = convertAll(routes, routeFrom)
 		}
 	}
-	for _, hash := range message.GetMissingFunctions() {
-		if len(hash) == len(ids.FunctionHash{}) {
-			inbound.MissingFunctions = append(inbound.MissingFunctions, ids.FunctionHash(hash))
-		}
-	}
+	inbound.MissingFunctions = hashesFrom(message.GetMissingFunctions())
 	for _, r := range message.GetRescues() {
 		inbound.Rescues = append(inbound.Rescues, schedapi.RescueReport{
 			Dead: ids.WorkerID(r.GetWorkerId()), Failed: convertAll(r.GetFailed(), replicaFrom), Reason: text.Cut(r.GetReason(), keptMessage), Unmapped: r.GetUnmapped(),

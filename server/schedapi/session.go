@@ -24,6 +24,8 @@ type Registration struct {
 	GPU         GPU
 	Version     string
 	NativeOps   []string
+	// Functions are those that it has from earlier sessions.
+	Functions []ids.FunctionHash
 }
 
 // Session is one worker's connection. One goroutine may call Report while another calls Take.

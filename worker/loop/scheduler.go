@@ -1,6 +1,10 @@
 package loop
 
 import (
+	"bytes"
+	"maps"
+	"slices"
+
 	"google.golang.org/protobuf/proto"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
@@ -33,6 +37,9 @@ func (w *Worker) open() *opened {
 	}
 	for _, ref := range w.machine.Attempts() {
 		r.Running = append(r.Running, taskRef(ref))
+	}
+	for _, hash := range slices.SortedFunc(maps.Keys(w.functions), func(a, b ids.FunctionHash) int { return bytes.Compare(a[:], b[:]) }) {
+		r.Functions = append(r.Functions, hash[:])
 	}
 	r.Life = w.life.Load()
 	return &opened{w.session, r, r.Life}

@@ -231,6 +231,9 @@ type Registration struct {
 	Supervised bool `protobuf:"varint,20,opt,name=supervised,proto3" json:"supervised,omitempty"`
 	// How its native ops compute linear algebra on the CPU. Absent: it runs no native ops.
 	LinearAlgebra *v1.LinearAlgebra `protobuf:"bytes,21,opt,name=linear_algebra,json=linearAlgebra,proto3" json:"linear_algebra,omitempty"`
+	// Hashes of the functions that it has from earlier sessions. The scheduler does not send them
+	// again, and lets it forget those to which no task refers any more.
+	Functions     [][]byte `protobuf:"bytes,22,rep,name=functions,proto3" json:"functions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -408,6 +411,13 @@ func (x *Registration) GetSupervised() bool {
 func (x *Registration) GetLinearAlgebra() *v1.LinearAlgebra {
 	if x != nil {
 		return x.LinearAlgebra
+	}
+	return nil
+}
+
+func (x *Registration) GetFunctions() [][]byte {
+	if x != nil {
+		return x.Functions
 	}
 	return nil
 }
@@ -2274,7 +2284,8 @@ var File_millrace_worker_v1_worker_service_proto protoreflect.FileDescriptor
 
 const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\n" +
-	"'millrace/worker/v1/worker_service.proto\x12\x12millrace.worker.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x17millrace/v1/error.proto\x1a\x18millrace/v1/memory.proto\x1a\x16millrace/v1/task.proto\x1a\x18millrace/v1/worker.proto\"\xf3\t\n" +
+	"'millrace/worker/v1/worker_service.proto\x12\x12millrace.worker.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x17millrace/v1/error.proto\x1a\x18millrace/v1/memory.proto\x1a\x16millrace/v1/task.proto\x1a\x18millrace/v1/worker.proto\"\x91\n" +
+	"\n" +
 	"\fRegistration\x123\n" +
 	"\x04name\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a\x10\x01\x18\x80\x012\x13^[^\\x00-\\x1f\\x7f]*$R\x04name\x12@\n" +
 	"\vincarnation\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x10\x01\x18@2\x13^[^\\x00-\\x1f\\x7f]*$R\vincarnation\x121\n" +
@@ -2300,7 +2311,8 @@ const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\n" +
 	"supervised\x18\x14 \x01(\bR\n" +
 	"supervised\x12A\n" +
-	"\x0elinear_algebra\x18\x15 \x01(\v2\x1a.millrace.v1.LinearAlgebraR\rlinearAlgebra\x1a<\n" +
+	"\x0elinear_algebra\x18\x15 \x01(\v2\x1a.millrace.v1.LinearAlgebraR\rlinearAlgebra\x12\x1c\n" +
+	"\tfunctions\x18\x16 \x03(\fR\tfunctions\x1a<\n" +
 	"\x0eResourcesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\x1a<\n" +
