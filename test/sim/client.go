@@ -1,12 +1,15 @@
 package sim
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/server/sched"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
 // client is one life of a client. It submits, joins, cancels and waits. At the end all tasks that
@@ -21,6 +24,8 @@ type client struct {
 	requests  int
 
 	watch *link
+	// revision is that of the last updates from the watch.
+	revision uint64
 	// held are the tasks that the client holds. latest has the last update that it received about
 	// each.
 	held   map[ids.TaskID]*spec
@@ -35,7 +40,6 @@ type client struct {
 	verified map[ids.TaskID]ids.Attempt
 	// verifying has the tasks whose result is being read.
 	verifying map[ids.TaskID]bool
-	datasets  []uint64
 }
 
 func newClient(w *world, index int) *client {
@@ -76,10 +80,10 @@ func (c *client) after(d time.Duration, do func()) {
 
 // call makes a unary RPC that changes something. It waits for the answers to the earlier ones, so
 // that a release does not overtake a hold. serve runs in the scheduler, done in the client.
-func (c *client) call(what string, serve func() *sched.Error, done func(*sched.Error)) {
+func (c *client) call(what string, serve func() error, done func(error)) {
 	c.pending++
 	c.queue = append(c.queue, func() {
-		c.try(what, serve, func(err *sched.Error) {
+		c.try(what, serve, func(err error) {
 			c.pending--
 			c.busy = false
 			done(err)
@@ -100,16 +104,16 @@ func (c *client) nextCall() {
 }
 
 // query makes a unary RPC that changes nothing. It does not wait for other calls.
-func (c *client) query(what string, serve func() *sched.Error, done func(*sched.Error)) {
+func (c *client) query(what string, serve func() error, done func(error)) {
 	c.pending++
-	c.try(what, serve, func(err *sched.Error) {
+	c.try(what, serve, func(err error) {
 		c.pending--
 		done(err)
 	})
 }
 
 // try repeats a call until it is answered.
-func (c *client) try(what string, serve func() *sched.Error, done func(*sched.Error)) {
+func (c *client) try(what string, serve func() error, done func(error)) {
 	w := c.w
 	lost, unanswered := w.fault(2*w.plan.drop), w.fault(2*w.plan.drop)
 	delay := func() time.Duration {
@@ -131,7 +135,7 @@ func (c *client) try(what string, serve func() *sched.Error, done func(*sched.Er
 		if err != nil {
 			w.log("refused: %v", err)
 		}
-		w.server.flush()
+		w.server.settle()
 		if unanswered {
 			again()
 			return
@@ -140,37 +144,35 @@ func (c *client) try(what string, serve func() *sched.Error, done func(*sched.Er
 	})
 }
 
-// withRenewal makes serve renew the client's lease first.
-func (c *client) withRenewal(serve func() *sched.Error) func() *sched.Error {
-	return func() *sched.Error {
-		if err := c.w.server.renewLease(c.id); err != nil {
-			return err
-		}
-		return serve()
-	}
-}
+// renew renews the client's lease.
+func (c *client) renew() error { return c.w.server.loop.RenewClient(context.Background(), c.id) }
 
 // checkError handles the error of a call. It ignores the allowed kinds. After the end of the lease
 // the client crashes. Any other error fails the run.
-func (c *client) checkError(what string, err *sched.Error, allowed ...sched.ErrorKind) {
-	if err == nil || slices.Contains(allowed, err.Kind) {
-		return
-	}
-	if err.Kind == sched.ErrUnknownClient {
+func (c *client) checkError(what string, err error, allowed ...sched.ErrorKind) {
+	refused := (*sched.Error)(nil)
+	switch {
+	case err == nil, errors.As(err, &refused) && slices.Contains(allowed, refused.Kind):
+	case refused != nil && refused.Kind == sched.ErrUnknownClient:
 		c.crash()
-		return
+	default:
+		c.w.fail(nil, "client %s: %s is refused: %v", c.id, what, err)
 	}
-	c.w.fail(nil, "client %s: %s is refused: %s", c.id, what, err.Message)
 }
 
 func (c *client) open() {
 	var opened ids.ClientID
-	c.call("open", func() *sched.Error {
-		if opened == 0 {
-			opened = c.w.server.openClient(c.namespace)
+	c.call("open", func() error {
+		if opened != 0 {
+			return nil
 		}
-		return nil
-	}, func(*sched.Error) {
+		row, err := c.w.server.loop.OpenClient(context.Background(), schedapi.ClientSpec{Namespace: c.namespace, TTL: clientTTL})
+		if err == nil {
+			opened = row.ID
+		}
+		return err
+	}, func(err error) {
+		c.checkError("open", err)
 		c.id = opened
 		c.renewLoop()
 		c.reconnect()
@@ -182,7 +184,7 @@ func (c *client) open() {
 }
 
 func (c *client) renewLoop() {
-	c.query("renew", c.withRenewal(func() *sched.Error { return nil }), func(err *sched.Error) {
+	c.query("renew", c.renew, func(err error) {
 		c.checkError("renew", err)
 		c.after(clientRenew, c.renewLoop)
 	})
@@ -202,12 +204,17 @@ func (c *client) reconnect() {
 	l.send(true, func() { c.w.server.openWatch(c, l) }, nil)
 }
 
-// receiveUpdates handles updates from the watch.
-func (c *client) receiveUpdates(l *link, updates []sched.Update) {
+// receiveUpdates handles updates from the watch. A snapshot has all tasks that the client holds.
+func (c *client) receiveUpdates(l *link, revision uint64, snapshot bool, updates []sched.Update) {
 	if c.gone || c.watch != l {
 		return
 	}
 	w := c.w
+	if snapshot {
+		w.log("client %s gets a snapshot of %d tasks", c.id, len(updates))
+		clear(c.latest)
+	}
+	c.revision = revision
 	for _, u := range updates {
 		w.log("client %s hears that %s is in state %d", c.id, u.Task, u.State)
 		c.latest[u.Task] = u
@@ -233,7 +240,7 @@ func (c *client) crash() {
 	w.log("client %s crashes", c.id)
 	c.gone = true
 	if c.watch != nil {
-		c.watch.broken = true
+		c.watch.cut()
 	}
 	if w.faultsOver {
 		return
@@ -248,17 +255,14 @@ func (c *client) crash() {
 func (c *client) close(silently bool) {
 	if silently {
 		c.gone = true
+		c.watch.cut()
 		return
 	}
-	c.call("close", func() *sched.Error {
-		w := c.w
-		for _, d := range c.datasets {
-			w.server.step(sched.DatasetUnpublished{Dataset: d})
-		}
-		w.server.step(sched.ClientClosed{Client: c.id})
-		w.server.forgetClient(c.id)
-		return nil
-	}, func(*sched.Error) { c.gone = true })
+	c.call("close", func() error { return c.w.server.loop.CloseClient(context.Background(), c.id) }, func(err error) {
+		c.checkError("close", err)
+		c.gone = true
+		c.watch.cut()
+	})
 }
 
 // act performs one random action.
@@ -363,14 +367,14 @@ func (c *client) submit(specs []*spec, graph ids.GraphID) {
 	ev := c.submission(specs, func(i int) bool { return holds[i] })
 	ev.Graph = graph
 	var result sched.SubmitResult
-	serve := func() *sched.Error {
+	serve := func() error {
 		r, err := w.server.submit(cloned(ev), specs)
 		if err == nil {
 			result = r
 		}
 		return err
 	}
-	c.call(fmt.Sprintf("submit %d tasks %s...", len(specs), specs[0].key), c.withRenewal(serve), func(err *sched.Error) {
+	c.call(fmt.Sprintf("submit %d tasks %s...", len(specs), specs[0].key), serve, func(err error) {
 		c.checkError("submit", err, sched.ErrUnknownGraph, sched.ErrUnknownInput)
 		if err != nil || c.gone {
 			return
@@ -393,9 +397,11 @@ func (c *client) submit(specs []*spec, graph ids.GraphID) {
 			}
 			w.log("again, client %s: submit %s...", c.id, specs[0].key)
 			before := w.server.m.Totals().Submitted
-			if _, known := w.server.answered[ev.RequestID]; known && w.server.leases[c.id] != nil {
-				_ = serve()
-				w.server.flush()
+			if _, known := w.server.answered[ev.RequestID]; known {
+				if err := serve(); err != nil {
+					w.log("refused: %v", err)
+				}
+				w.server.settle()
 				if w.server.m.Totals().Submitted != before {
 					w.fail(nil, "a submission was applied twice")
 				}
@@ -404,26 +410,26 @@ func (c *client) submit(specs []*spec, graph ids.GraphID) {
 	}
 }
 
-// submit does the loop's part of a submission.
-func (s *server) submit(ev sched.GraphSubmitted, specs []*spec) (sched.SubmitResult, *sched.Error) {
-	var added []ids.FunctionHash
+// submit submits a graph with the functions that the scheduler lacks.
+func (s *server) submit(ev sched.GraphSubmitted, specs []*spec) (sched.SubmitResult, error) {
+	submission := schedapi.Submission{Graph: ev}
 	for _, op := range ev.Ops {
-		if op.Kind == sched.OpPythonPickle && !s.functions[op.Function] {
-			s.functions[op.Function] = true
-			added = append(added, op.Function)
+		if op.Kind == sched.OpPythonPickle {
+			submission.Needed = append(submission.Needed, op.Function)
 		}
 	}
-	result, effects, err := s.m.Submit(s.w.now, ev, s.effects[:0])
-	s.effects = effects
+	accepted, err := s.loop.Submit(context.Background(), submission)
+	if err == nil && len(accepted.MissingFunctions) > 0 {
+		for _, hash := range accepted.MissingFunctions {
+			submission.Functions = append(submission.Functions, schedapi.Function{Hash: hash, Payload: hash[:1]})
+		}
+		submission.Graph = cloned(ev)
+		accepted, err = s.loop.Submit(context.Background(), submission)
+	}
 	if err != nil {
-		for _, hash := range added {
-			delete(s.functions, hash)
-		}
-		if len(effects) > 0 {
-			s.w.fail(nil, "a refused submission has effects: %+v", effects)
-		}
-		return result, err
+		return accepted.SubmitResult, err
 	}
+	result := accepted.SubmitResult
 	for i, id := range result.Tasks {
 		if was := s.w.oracle.byTask[id]; was != nil && was != specs[i] {
 			s.w.fail([]ids.TaskID{id}, "%s is the number of %s and was that of %s", id, specs[i].key, was.key)
@@ -433,8 +439,10 @@ func (s *server) submit(ev sched.GraphSubmitted, specs []*spec) (sched.SubmitRes
 	if _, known := s.answered[ev.RequestID]; !known {
 		s.w.oracle.graphs[result.Graph] = append(s.w.oracle.graphs[result.Graph], specs...)
 		s.answered[ev.RequestID] = result.Graph
+		if ev.Client == 0 {
+			s.detached = append(s.detached, &detached{graph: result.Graph})
+		}
 	}
-	s.carryOut()
 	return result, nil
 }
 
@@ -496,7 +504,7 @@ func (c *client) cancel() {
 	if len(ev.Tasks)+len(ev.Graphs) == 0 {
 		return
 	}
-	c.call(fmt.Sprintf("cancel %v %v force %v", ev.Tasks, ev.Graphs, ev.Force), c.withRenewal(func() *sched.Error {
+	c.call(fmt.Sprintf("cancel %v %v force %v", ev.Tasks, ev.Graphs, ev.Force), func() error {
 		named := []*spec{}
 		for _, id := range ev.Tasks {
 			named = append(named, w.oracle.byTask[id])
@@ -509,12 +517,10 @@ func (c *client) cancel() {
 			s.cancelledBy[c.id] = true
 		}
 		again := ev
-		again.Tasks, again.Graphs = slices.Clone(ev.Tasks), slices.Clone(ev.Graphs)
-		_, effects, err := w.server.m.Cancel(w.now, again, w.server.effects[:0])
-		w.server.effects = effects
-		w.server.carryOut()
+		again.Tasks, again.Graphs = nil, slices.Clone(ev.Graphs)
+		_, err := w.server.loop.Cancel(context.Background(), again, schedapi.TaskSet{Tasks: slices.Clone(ev.Tasks)})
 		return err
-	}), func(err *sched.Error) { c.checkError("cancel", err, sched.ErrUnknownTask, sched.ErrUnknownGraph) })
+	}, func(err error) { c.checkError("cancel", err, sched.ErrUnknownTask, sched.ErrUnknownGraph) })
 }
 
 // retry runs failed or cancelled tasks again.
@@ -527,17 +533,15 @@ func (c *client) retry() {
 	if len(tasks) == 0 {
 		return
 	}
-	c.call(fmt.Sprintf("retry %v", tasks), c.withRenewal(func() *sched.Error {
-		_, effects, err := w.server.m.Retry(w.now, sched.TasksRetried{Tasks: slices.Clone(tasks)}, w.server.effects[:0])
-		w.server.effects = effects
-		w.server.carryOut()
+	c.call(fmt.Sprintf("retry %v", tasks), func() error {
+		_, err := w.server.loop.Retry(context.Background(), c.id, schedapi.TaskSet{Tasks: slices.Clone(tasks)}, nil)
 		if err == nil {
 			for _, id := range tasks {
 				w.oracle.byTask[id].retriedAt = w.events
 			}
 		}
 		return err
-	}), func(err *sched.Error) { c.checkError("retry", err, sched.ErrUnknownTask) })
+	}, func(err error) { c.checkError("retry", err, sched.ErrUnknownTask) })
 }
 
 // release ends the holds on some tasks.
@@ -550,10 +554,9 @@ func (c *client) release() {
 		delete(c.latest, id)
 		delete(c.verified, id)
 	}
-	c.call(fmt.Sprintf("release %v", tasks), c.withRenewal(func() *sched.Error {
-		w.server.step(sched.TasksReleased{Client: c.id, Tasks: slices.Clone(tasks)})
-		return nil
-	}), func(err *sched.Error) { c.checkError("release", err) })
+	c.call(fmt.Sprintf("release %v", tasks), func() error {
+		return w.server.loop.Release(context.Background(), c.id, schedapi.TaskSet{Tasks: slices.Clone(tasks)})
+	}, func(err error) { c.checkError("release", err) })
 }
 
 // holdByKey holds tasks of its namespace by their keys.
@@ -573,12 +576,10 @@ func (c *client) holdByKey() {
 		return
 	}
 	var tasks []ids.TaskID
-	c.call(fmt.Sprintf("hold %v", keys), c.withRenewal(func() *sched.Error {
-		held, effects, err := w.server.m.Hold(w.now, sched.TasksHeld{Client: c.id, Keys: slices.Clone(keys)}, w.server.effects[:0])
-		tasks, w.server.effects = held, effects
-		w.server.carryOut()
+	c.call(fmt.Sprintf("hold %v", keys), func() (err error) {
+		tasks, err = w.server.loop.Hold(context.Background(), c.id, schedapi.TaskSet{Keys: slices.Clone(keys)})
 		return err
-	}), func(err *sched.Error) {
+	}, func(err error) {
 		c.checkError("hold", err, sched.ErrUnknownTask, sched.ErrUnknownInput)
 		if err != nil {
 			return
@@ -605,11 +606,11 @@ func (c *client) detach() {
 	ev := c.submission(specs, func(int) bool { return false })
 	ev.Client, ev.Namespace, ev.Retention = 0, "detached", w.between(0, 20*time.Second)
 	var graph ids.GraphID
-	c.call(fmt.Sprintf("submit detached %d tasks", len(specs)), func() *sched.Error {
+	c.call(fmt.Sprintf("submit detached %d tasks", len(specs)), func() error {
 		result, err := w.server.submit(cloned(ev), specs)
 		graph = result.Graph
 		return err
-	}, func(err *sched.Error) {
+	}, func(err error) {
 		c.checkError("submit detached", err)
 		if err == nil && w.chance(0.3) {
 			c.after(w.between(0, 3*time.Second), func() { c.releaseGraph(graph, w.chance(0.5)) })
@@ -619,17 +620,14 @@ func (c *client) detach() {
 
 func (c *client) releaseGraph(graph ids.GraphID, cancel bool) {
 	w := c.w
-	c.call(fmt.Sprintf("release %s cancel %v", graph, cancel), func() *sched.Error {
+	c.call(fmt.Sprintf("release %s cancel %v", graph, cancel), func() error {
 		if cancel {
 			for _, s := range w.oracle.graphs[graph] {
 				s.cancelledAt = w.events
 			}
 		}
-		effects, err := w.server.m.ReleaseGraph(w.now, sched.GraphReleased{Graph: graph, Cancel: cancel}, w.server.effects[:0])
-		w.server.effects = effects
-		w.server.carryOut()
-		return err
-	}, func(err *sched.Error) {
+		return w.server.loop.ReleaseGraph(context.Background(), sched.GraphReleased{Graph: graph, Cancel: cancel})
+	}, func(err error) {
 		c.checkError("release graph", err, sched.ErrGraphRunning, sched.ErrUnknownGraph)
 	})
 }
@@ -644,26 +642,22 @@ func (c *client) publish() {
 	if len(keys) == 0 {
 		return
 	}
-	done := uint64(0)
-	c.call(fmt.Sprintf("publish %v", keys), c.withRenewal(func() *sched.Error {
-		if done != 0 {
+	name := "set." + c.prefix()
+	published := false
+	c.call(fmt.Sprintf("publish %s: %v", name, keys), func() error {
+		if published {
 			return nil
 		}
-		_, effects, err := w.server.m.Publish(w.now, sched.DatasetPublished{
-			Dataset: w.server.datasets + 1, Namespace: c.namespace, Keys: slices.Clone(keys)}, w.server.effects[:0])
-		w.server.effects = effects
-		w.server.carryOut()
+		_, err := w.server.loop.Publish(context.Background(), schedapi.DatasetSpec{Client: c.id, Name: name, Keys: slices.Clone(keys)})
 		if err == nil {
-			w.server.datasets++
-			done = w.server.datasets
-			number := done
+			published = true
 			w.after(w.between(0, w.plan.chaos), func() {
-				w.server.step(sched.DatasetUnpublished{Dataset: number})
-				w.server.flush()
+				w.log("unpublish %s", name)
+				w.server.must(w.server.loop.Unpublish(context.Background(), c.namespace, name))
 			})
 		}
 		return err
-	}), func(err *sched.Error) { c.checkError("publish", err, sched.ErrUnknownTask, sched.ErrUnknownInput) })
+	}, func(err error) { c.checkError("publish", err, sched.ErrUnknownTask, sched.ErrUnknownInput) })
 }
 
 // scatter writes the bytes of a data task to some worker, until the scheduler knows a worker that
@@ -786,7 +780,7 @@ func (c *client) verify(id ids.TaskID, s *spec) {
 		return
 	}
 	c.verifying[id] = true
-	c.query(fmt.Sprintf("locate %s", id), c.withRenewal(func() *sched.Error { return nil }), func(err *sched.Error) {
+	c.query(fmt.Sprintf("locate %s", id), c.renew, func(err error) {
 		c.checkError("locate", err)
 		info, ok := w.server.m.Task(id)
 		if !ok || len(info.Replicas) == 0 {

@@ -10,6 +10,8 @@ type link struct {
 	// number is the id of the stream.
 	number uint64
 	broken bool
+	// stream is the scheduler's end of a worker's link, once the worker has registered.
+	stream *stream
 	// upAt and downAt are the arrival times of the last message in each direction.
 	upAt, downAt time.Time
 	// upBroken and downBroken are called when the two ends notice a break: upBroken at the

@@ -65,8 +65,6 @@ type oracle struct {
 	byTask   map[ids.TaskID]*spec
 	graphs   map[ids.GraphID][]*spec
 	lastWalk uint64
-	// lostWorkers counts the workers that were declared lost. Scattered data may be lost with them.
-	lostWorkers int
 }
 
 func newOracle(w *world) *oracle {
@@ -199,7 +197,7 @@ func (o *oracle) check(s *spec, state sched.TaskState, err *sched.TaskError) err
 		if err.Reason != want {
 			return fmt.Errorf("%s failed with %s, not %s: %s", s.key, err.Reason, want, err.Message)
 		}
-		if origin.kind == data && o.lostWorkers+o.w.counts.clientCrashes == 0 && !origin.mayBeLost {
+		if origin.kind == data && o.w.server.lost()+o.w.counts.clientCrashes == 0 && !origin.mayBeLost {
 			return fmt.Errorf("%s failed for lost data though no worker was lost and nobody gave it up: %s", s.key, err.Message)
 		}
 	case sched.TaskCancelled:

@@ -1,9 +1,11 @@
 package sim
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -50,7 +52,8 @@ func (h *host) start() {
 			SlotDepth: 8, FetchObjects: 5, Fetches: 6, MaxBlocked: 1 + w.rng.IntN(4),
 		}),
 		ledger: books, small: map[object]uint64{}, values: map[object]uint64{}, written: map[object]*written{},
-		jobs: map[lifecycle.Ref]*job{}, peers: map[ids.WorkerID]*process{}, mappings: map[ids.WorkerID]*process{}, slots: map[slotKey]*slot{},
+		functions: map[ids.FunctionHash]bool{},
+		jobs:      map[lifecycle.Ref]*job{}, peers: map[ids.WorkerID]*process{}, mappings: map[ids.WorkerID]*process{}, slots: map[slotKey]*slot{},
 		reservations: map[lifecycle.ReservationID]ledger.ReservationID{}, queuedReservations: map[ledger.ReservationID]lifecycle.ReservationID{},
 	}
 	h.proc = p
@@ -168,6 +171,8 @@ type process struct {
 	outgoing workerMessage
 	// peers are the addresses of workers that the scheduler has sent.
 	peers map[ids.WorkerID]*process
+	// functions are the pickled functions that the scheduler has sent.
+	functions map[ids.FunctionHash]bool
 	// mappings are the processes, living or dead, whose memory is mapped here.
 	mappings map[ids.WorkerID]*process
 
@@ -300,7 +305,8 @@ func (p *process) connect() {
 	if p.leaveRequested {
 		p.leaveAllowed, p.outgoing.draining = false, true
 	}
-	register := func() { w.server.register(l, p, p.address(), ev) }
+	functions := slices.SortedFunc(maps.Keys(p.functions), func(a, b ids.FunctionHash) int { return bytes.Compare(a[:], b[:]) })
+	register := func() { w.server.register(l, p, p.address(), ev, functions) }
 	l.send(true, register, nil)
 	if l.broken && w.fault(w.plan.lateRegister) {
 		w.after(w.between(0, 3*time.Second), register)
@@ -330,18 +336,6 @@ func (p *process) address() string {
 	return p.incarnation
 }
 
-// sessionOn returns the scheduler's session of the stream; nil if there is none.
-func (s *server) sessionOn(p *process, l *link) *session {
-	id, here := s.members.Named(p.host.name)
-	if !here {
-		return nil
-	}
-	if r := s.get(id); r.session != nil && r.session.link == l {
-		return r.session
-	}
-	return nil
-}
-
 // sendOutgoing sends the collected message, if there is one.
 func (p *process) sendOutgoing() {
 	if p.outgoing.empty() || p.dead {
@@ -366,7 +360,7 @@ func (p *process) measured() *members.Measured {
 	}
 	if p.w.chance(0.1) {
 		m.Paths = append(m.Paths, members.Path{
-			Peer: ids.WorkerID(p.w.rng.IntN(len(p.w.server.byID))), BytesPerSecond: 1e6 * (1 + 1e4*p.w.rng.Float64()), Latency: p.w.between(0, time.Millisecond),
+			Peer: ids.WorkerID(p.w.rng.IntN(1 + len(p.w.server.workers))), BytesPerSecond: 1e6 * (1 + 1e4*p.w.rng.Float64()), Latency: p.w.between(0, time.Millisecond),
 		})
 	}
 	return m
@@ -378,16 +372,12 @@ func (p *process) send(said workerMessage, measured *members.Measured) {
 	if !said.empty() {
 		w.log("stream %d from %s: %s", l.number, p.host.name, &said)
 	}
-	var x *session
 	l.send(true, func() {
-		if x = w.server.sessionOn(p, l); x != nil {
-			w.server.receive(x, said.clone(), measured)
+		if l.stream != nil {
+			l.stream.receive(said.clone(), measured)
 		}
 	}, func() {
-		if x == nil {
-			x = w.server.sessionOn(p, l)
-		}
-		if x != nil && !said.empty() {
+		if l.stream != nil && !said.empty() {
 			w.log("again, stream %d from %s: %s", l.number, p.host.name, &said)
 			again := said.clone()
 			again.leaving = false
@@ -396,7 +386,7 @@ func (p *process) send(said workerMessage, measured *members.Measured) {
 				// last. Real streams do not repeat messages within a session, so leave these out.
 				again.gained, again.lost = nil, nil
 			}
-			w.server.receive(x, again, nil)
+			l.stream.receive(again, nil)
 		}
 	})
 }
@@ -460,6 +450,12 @@ func (p *process) receive(l *link, said *schedulerMessage) {
 		if e.at == nil {
 			delete(p.mappings, e.worker)
 		}
+	}
+	for _, hash := range said.dropped {
+		delete(p.functions, hash)
+	}
+	for _, hash := range said.functions {
+		p.functions[hash] = true
 	}
 	for _, r := range said.accepted {
 		p.decided(object{Task: r.Task, Generation: r.Generation}, true)
@@ -680,6 +676,9 @@ func (p *process) assigned(a *assignment) {
 	}
 	if _, done := p.find(objectOf(ref)); done {
 		return // It ran before. Its result was reported or is in the inventory.
+	}
+	if a.op.Kind == sched.OpPythonPickle && !p.functions[a.op.Function] {
+		w.fail([]ids.TaskID{a.Task}, "%s came to %s, which has not got its function", ref, p.host.name)
 	}
 	s := w.oracle.specOf(a.Arguments)
 	if s == nil || s.key != a.Key || s.op != a.op || len(a.Inputs) != len(s.inputs) {
@@ -951,10 +950,10 @@ func (p *process) leftovers() string {
 		return "not running"
 	}
 	s := p.ledger.Stats()
-	if s.Objects+s.Leases+s.Waiting+p.life.Len()+len(p.small)+len(p.written)+len(p.jobs)+len(p.values)+len(p.reservations) == 0 && s.HeldBytes+s.ReservedBytes == 0 {
+	if s.Objects+s.Leases+s.Waiting+p.life.Len()+len(p.small)+len(p.written)+len(p.jobs)+len(p.values)+len(p.reservations)+len(p.functions) == 0 && s.HeldBytes+s.ReservedBytes == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%+v, attempts %v, %d small, %d jobs, %d values, %d reservations", s, p.life.Attempts(), len(p.small), len(p.jobs), len(p.values), len(p.reservations))
+	return fmt.Sprintf("%+v, attempts %v, %d small, %d jobs, %d values, %d reservations, %d functions", s, p.life.Attempts(), len(p.small), len(p.jobs), len(p.values), len(p.reservations), len(p.functions))
 }
 
 // isFinal reports whether an outcome is the end of an attempt.

@@ -212,6 +212,7 @@ func (w *world) between(low, high time.Duration) time.Duration {
 func pick[T any](w *world, from []T) T { return from[w.rng.IntN(len(from))] }
 
 func (w *world) begin() {
+	w.server.settle()
 	for i := range workerCount {
 		h := &host{w: w, index: i, name: fmt.Sprintf("host-%d", i), slots: uint32(1 + w.rng.IntN(3))}
 		if i%5 == 0 {
@@ -279,9 +280,8 @@ func (w *world) drain(h *host) {
 
 // rebalance makes an operator even out the bytes of workers, and perhaps stop before the end.
 func (w *world) rebalance() {
-	w.server.orderRebalance()
-	if number := w.server.m.Rebalance().Number; w.chance(0.3) {
-		w.after(w.between(0, 500*time.Millisecond), func() { w.server.stopRebalance(number) })
+	if r := w.server.orderRebalance(); w.chance(0.3) {
+		w.after(w.between(0, 500*time.Millisecond), func() { w.server.stopRebalance(r) })
 	}
 }
 
@@ -377,7 +377,7 @@ func (w *world) compareViews() {
 		}
 	}
 	for _, h := range w.hosts {
-		if _, known := w.server.members.Named(h.name); !known {
+		if !w.server.knows(w.server.ids[h.name]) {
 			w.suspect = h.name
 			w.fail(nil, "the scheduler does not know worker %s", h.name)
 		}
@@ -407,9 +407,6 @@ func (w *world) checkEmpty() {
 func (w *world) leftovers() (left []string) {
 	if t := w.server.m.Totals(); t.Tasks+t.Clients+t.Graphs > 0 || t.InlineBytes > 0 || t.ReadyQueued > 0 {
 		left = append(left, fmt.Sprintf("scheduler: %+v", t))
-	}
-	if n := len(w.server.functions); n > 0 {
-		left = append(left, fmt.Sprintf("scheduler: %d functions", n))
 	}
 	for _, h := range w.hosts {
 		if s := h.proc.leftovers(); s != "" {
