@@ -29,11 +29,13 @@ type watch struct {
 	// limit is the memory that the scheduler may hold for tasks; 0: no limit.
 	limit   uint64
 	log     *slog.Logger
+	policy  alarms.Policy
 	machine *alarms.Machine
 	current atomic.Pointer[alarmList]
 
-	routes   []alarms.Route
-	routesAt time.Time
+	routes     []alarms.Route // memory for the next look
+	comparison atomic.Pointer[alarms.Comparison]
+	routesAt   time.Time
 }
 
 // alarmList is what is raised at one time. It is never changed.
@@ -45,6 +47,7 @@ type alarmList struct {
 func newWatch(scheduler schedapi.Scheduler, limit uint64, log *slog.Logger) *watch {
 	w := &watch{scheduler: scheduler, limit: limit, log: log, machine: alarms.New(alarms.Policy{})}
 	w.current.Store(&alarmList{})
+	w.comparison.Store(&alarms.Comparison{})
 	return w
 }
 
@@ -96,6 +99,15 @@ func (w *watch) List() ([]stream.Alarm, uint64) {
 	return list, now.revision
 }
 
+// SlowestRoute is the slowest route at the last look at all of them, for the dashboard; nil: none.
+func (w *watch) SlowestRoute() *stream.SlowRoute {
+	s := w.comparison.Load().Slowest
+	if s == nil {
+		return nil
+	}
+	return &stream.SlowRoute{Reader: s.Reader, Peer: s.Source, Path: s.Path, BytesPerSecond: s.BytesPerSecond, Median: s.Median, Good: s.Good}
+}
+
 // observe returns the state of the cluster; false if the scheduler stops.
 func (w *watch) observe(ctx context.Context) (*alarms.Observed, bool) {
 	seen := &alarms.Observed{}
@@ -129,8 +141,10 @@ func (w *watch) observe(ctx context.Context) (*alarms.Observed, bool) {
 	}
 	if began.Sub(w.routesAt) >= routesEvery {
 		w.routes, w.routesAt = observedRoutes(w.routes[:0], workers), began
+		compared := w.policy.Compare(w.routes)
+		w.comparison.Store(&compared)
 	}
-	seen.Routes = w.routes
+	seen.Routes = w.comparison.Load().Doubtful
 	return seen, true
 }
 

@@ -49,9 +49,10 @@ func TestScripts(t *testing.T) {
 }
 
 type script struct {
-	m     *alarms.Machine
-	now   time.Time
-	grown map[string]uint64
+	routes []alarms.Route
+	m      *alarms.Machine
+	now    time.Time
+	grown  map[string]uint64
 }
 
 func (s *script) list() string {
@@ -86,9 +87,11 @@ func (s *script) observe(t *testing.T, d *datadriven.TestData) string {
 	for range n {
 		s.now = s.now.Add(step)
 		var seen alarms.Observed
+		s.routes = s.routes[:0]
 		for line := range strings.Lines(d.Input) {
 			s.add(&seen, fields(strings.TrimSpace(line)))
 		}
+		seen.Routes = alarms.Policy{}.Compare(s.routes).Doubtful
 		for _, e := range s.m.Step(s.now, &seen) {
 			verb := map[alarms.EffectKind]string{alarms.Raised: "raised", alarms.Changed: "changed", alarms.Ended: "ended"}[e.Kind]
 			fmt.Fprintf(&out, "%s %s %s (%s)\n", s.now.Format("15:04:05"), verb, e.Alarm.ID, e.Alarm.Severity)
@@ -174,7 +177,7 @@ func (s *script) add(seen *alarms.Observed, l line) {
 		if r.Bytes == 0 {
 			r.Bytes = 1 << 30
 		}
-		seen.Routes = append(seen.Routes, r)
+		s.routes = append(s.routes, r)
 	case "op":
 		seen.Ops = append(seen.Ops, alarms.Op{Name: l.words[1], Succeeded: number("ok"), Failed: number("failed"), LastFailure: l.values["why"]})
 	case "unserved":

@@ -4,8 +4,9 @@ import "time"
 
 // Observed is the state of the cluster at one time.
 type Observed struct {
-	Workers  []Worker
-	Routes   []Route
+	Workers []Worker
+	// Routes are those that Policy.Compare has found not to be good.
+	Routes   []Standing
 	Ops      []Op
 	Unserved []Unserved
 	// Journal is nil if there is none.

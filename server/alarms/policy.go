@@ -14,9 +14,11 @@ type Policy struct {
 	// A route is slow below this part of the median of comparable routes. Half of it is common
 	// noise of a busy network; a quarter is not.
 	RouteBad, RouteGood float64
-	// Routes that have carried less, or smaller objects, are not judged: latency would decide.
-	RouteBytes, RouteObjectBytes uint64
-	// ComparableRoutes is the least number of comparable routes for a median.
+	// Routes with smaller objects are not compared: latency would decide.
+	RouteObjectBytes uint64
+	// An alarm needs a route that has carried so much, since less delays few tasks, and so many
+	// comparable routes, since the median of few says little.
+	RouteBytes       uint64
 	ComparableRoutes int
 
 	// GPUErrorKept is the time for which the last error of a GPU is shown: an operator looks

@@ -89,11 +89,13 @@ func observation(t *rapid.T, now time.Time) *alarms.Observed {
 		}
 		seen.Workers = append(seen.Workers, w)
 	}
+	var routes []alarms.Route
 	for i := range 5 {
-		seen.Routes = append(seen.Routes, alarms.Route{
+		routes = append(routes, alarms.Route{
 			Reader: string(rune('a' + i)), Source: "z", Path: "ucx", BytesPerSecond: float64(number("rate", 4) * 1e9), Bytes: 1 << 30, Fetches: number("fetches", 3),
 		})
 	}
+	seen.Routes = alarms.Policy{}.Compare(routes).Doubtful
 	seen.Ops = []alarms.Op{{Name: "f", Succeeded: number("ok", 40), Failed: number("failed", 40)}}
 	if some("unserved") {
 		seen.Unserved = []alarms.Unserved{{Op: "f", Key: "k", Tasks: 1, Why: "no worker is registered; start one"}}

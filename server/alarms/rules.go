@@ -3,7 +3,6 @@ package alarms
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 )
@@ -143,43 +142,26 @@ func (m *Machine) judgeDeaths(j judgements, w *Worker) {
 	})
 }
 
-// judgeRoutes compares each route with all that connect workers in the same relation.
-func (m *Machine) judgeRoutes(j judgements, routes []Route) {
+// judgeRoutes judges the routes that Compare has found to be slow or between.
+func (m *Machine) judgeRoutes(j judgements, routes []Standing) {
 	p := &m.policy
-	byRelation := map[string][]*Route{}
 	for i := range routes {
-		if r := &routes[i]; r.Fetches > 0 && r.Bytes >= p.RouteBytes && r.Bytes/r.Fetches >= p.RouteObjectBytes {
-			byRelation[r.Relation] = append(byRelation[r.Relation], r)
-		}
-	}
-	for _, alike := range byRelation { // order-free: each route has its own id
-		if len(alike) < p.ComparableRoutes {
+		r := &routes[i]
+		if r.Alike < p.ComparableRoutes || r.Bytes < p.RouteBytes {
 			continue
 		}
-		rates, orders := make([]float64, len(alike)), make([]int, len(alike))
-		for i, r := range alike {
-			rates[i], orders[i] = r.BytesPerSecond, r.Order
-		}
-		slices.Sort(rates)
-		slices.Sort(orders)
-		median, usual := rates[len(rates)/2], orders[len(orders)/2]
-		for _, r := range alike {
-			if r.BytesPerSecond > median*p.RouteGood {
-				continue
+		text := fmt.Sprintf("worker %s reads from %s at %s/s by %s; the median of such pairs is %s/s, so tasks with inputs there wait",
+			r.Reader, r.Source, size(uint64(r.BytesPerSecond)), r.Path, size(uint64(r.Median)))
+		if r.Order > r.UsualOrder {
+			text += "; most pairs have a better path"
+			if r.Why != "" {
+				text += ", and this one has not: " + r.Why
 			}
-			text := fmt.Sprintf("worker %s reads from %s at %s/s by %s; the median of such pairs is %s/s, so tasks with inputs there wait",
-				r.Reader, r.Source, size(uint64(r.BytesPerSecond)), r.Path, size(uint64(median)))
-			if r.Order > usual {
-				text += "; most pairs have a better path"
-				if r.Why != "" {
-					text += ", and this one has not: " + r.Why
-				}
-			}
-			j.add(SlowRoute, r.Reader+" from "+r.Source, judgement{
-				bad: r.BytesPerSecond < median*p.RouteBad, severity: Warning, text: text,
-				remedy: "compare all pairs, with the reason for each path: millrace topo; what the host lacks: millrace doctor",
-			})
 		}
+		j.add(SlowRoute, r.Reader+" from "+r.Source, judgement{
+			bad: r.BytesPerSecond < r.Median*p.RouteBad, severity: Warning, text: text,
+			remedy: "compare all pairs, with the reason for each path: millrace topo; what the host lacks: millrace doctor",
+		})
 	}
 }
 

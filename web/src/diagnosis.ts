@@ -116,7 +116,7 @@ function transfers(e: Evidence, recentOnes: Attempt[]): Finding[] {
   if (slow) {
     const [speed, median] = [slow.bytes_per_second, slow.median_bytes_per_second];
     text += `. The slowest route is ${slow.peer} → ${slow.reader}: ${rate(speed)} by ${slow.path}`;
-    if (speed < median / 2) text += `; the median of all routes is ${rate(median)}`;
+    if (!slow.good) text += `; the median of such routes is ${rate(median)}`;
   }
   return [
     {

@@ -30,6 +30,7 @@ export interface Summary {
     path: string;
     bytes_per_second: number;
     median_bytes_per_second: number;
+    good: boolean;
   };
   groups: Group[];
   scheduler: { cpu_percent: number; rss_bytes: number; journal_lag_ms?: number };

@@ -16,12 +16,12 @@ from millrace import Client
 
 
 def produce(i: int) -> np.ndarray:
-    """Makes 1 MiB."""
-    return np.full(1 << 17, i, dtype=np.float64)
+    """Makes 2 MiB."""
+    return np.full(1 << 18, i, dtype=np.float64)
 
 
 def consume(block: np.ndarray) -> float:
-    """Reads 1 MiB."""
+    """Reads 2 MiB."""
     return float(block[0])
 
 

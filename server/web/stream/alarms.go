@@ -17,10 +17,24 @@ type Alarm struct {
 	Remedy  string `json:"remedy"`
 }
 
+// SlowRoute is the slowest route of a cluster.
+type SlowRoute struct {
+	Reader         string  `json:"reader"`
+	Peer           string  `json:"peer"`
+	Path           string  `json:"path"`
+	BytesPerSecond float64 `json:"bytes_per_second"`
+	// Median is that of the routes that are comparable.
+	Median float64 `json:"median_bytes_per_second"`
+	// Good: the alarms' rule finds it good beside its median.
+	Good bool `json:"good"`
+}
+
 // Alarms is the source of the alarms. Any goroutine may call it.
 type Alarms interface {
 	// List returns the present alarms, and a number that changes with them.
 	List() (alarms []Alarm, revision uint64)
+	// SlowestRoute returns the slowest route beside the comparable ones; nil: there is none.
+	SlowestRoute() *SlowRoute
 }
 
 // alarms is the topic of the same name: the whole list, when it changes.

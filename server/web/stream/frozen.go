@@ -32,9 +32,9 @@ type Frozen struct {
 func (h *Hub) Freeze(ctx context.Context, start, end time.Time) (*Frozen, error) {
 	now := time.Now()
 	f := &Frozen{Topics: map[string]json.RawMessage{}, RunsByOp: map[string]time.Duration{}}
-	sum := newSummary(h.scheduler)
+	sum := newSummary(h.config)
 	var err error
-	if sum.figures, err = read(h.scheduler, now, true); err != nil {
+	if sum.figures, err = read(h.scheduler, now, &routeSums{}); err != nil {
 		return nil, err
 	}
 	sum.rss = residentBytes()

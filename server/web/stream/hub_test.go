@@ -241,7 +241,7 @@ func TestRunsAsJSON(t *testing.T) {
 
 // Older samples are further apart.
 func TestSamplesAreBounded(t *testing.T) {
-	s := newSamples(newSummary(nil))
+	s := newSamples(newSummary(Config{}))
 	begin := time.Unix(1_000_000, 0)
 	const total = 10_000
 	for i := range total {

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/server/rpc"
 	"github.com/millrace/millrace/server/schedapi"
 )
@@ -33,31 +34,29 @@ func TestRowsOfRoutesAreMessages(t *testing.T) {
 	}
 }
 
-func TestTheSlowestRouteIsThatOfTheWorkersThatAreThere(t *testing.T) {
-	route := func(peer string, rate float64, bytes uint64) schedapi.Route {
-		return schedapi.Route{PeerName: peer, Path: schedapi.PathGRPC, BytesPerSecond: rate, Bytes: bytes}
-	}
-	worker := func(name string, state schedapi.WorkerState, routes ...schedapi.Route) *schedapi.Worker {
-		w := &schedapi.Worker{Name: name, State: state}
+// Bytes by path are summed over all workers. A list of routes that has not changed is not read
+// again, and the sums of a worker that has left go with it.
+func TestRoutesAreSummedByPath(t *testing.T) {
+	worker := func(id ids.WorkerID, routes ...schedapi.Route) *schedapi.Worker {
+		w := &schedapi.Worker{ID: id}
 		w.Routes = routes
 		return w
 	}
-	if got := slowest([]*schedapi.Worker{worker("a", schedapi.WorkerActive, route("b", 1, 1))}); got != nil {
-		t.Errorf("a route that has carried one byte is judged: %v", got)
+	a := worker(1, schedapi.Route{Path: schedapi.PathUCX, Bytes: 1}, schedapi.Route{Path: schedapi.PathGRPC, Bytes: 10}, schedapi.Route{Path: 99, Bytes: 5})
+	b := worker(2, schedapi.Route{Path: schedapi.PathUCX, Bytes: 100})
+	var sums routeSums
+	want := func(ucx, grpc uint64, workers ...*schedapi.Worker) {
+		t.Helper()
+		got := sums.of(workers)
+		if got[schedapi.PathUCX] != ucx || got[schedapi.PathGRPC] != grpc {
+			t.Errorf("%v, want %d by UCX and %d by gRPC", got, ucx, grpc)
+		}
 	}
-	got := slowest([]*schedapi.Worker{
-		worker("a", schedapi.WorkerActive, route("b", 9e6, 1<<30), route("c", 1e6, 1<<20), route("d", 1, 1)),
-		worker("b", schedapi.WorkerActive, route("a", 8e6, 1<<30)),
-		worker("c", schedapi.WorkerLost, route("a", 5, 1<<30)),
-	})
-	if want := (slowRoute{"a", "c", "grpc", 1e6, 8e6}); got == nil || *got != want {
-		t.Errorf("got %v, want %v", got, want)
-	}
-	many := worker("a", schedapi.WorkerActive)
-	for i := range 3 * ratedRoutes {
-		many.Routes = append(many.Routes, route("b", float64(1000+i), 1<<20))
-	}
-	if got := slowest([]*schedapi.Worker{many}); got.BytesPerSecond != 1000 || got.Median < 7000 || got.Median > 7300 {
-		t.Errorf("got %v", got)
-	}
+	want(101, 10, a, b)
+	a.Routes[0].Bytes = 7 // in place: the loop makes a new list instead
+	want(101, 10, a, b)
+	a.Routes = []schedapi.Route{{Path: schedapi.PathUCX, Bytes: 2}}
+	want(102, 0, a, b)
+	want(100, 0, b)
+	want(0, 0)
 }

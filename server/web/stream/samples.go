@@ -40,6 +40,7 @@ type samples struct {
 	at, coarse time.Time
 	before     figures
 	cpu        time.Duration
+	routes     routeSums
 
 	mu    sync.Mutex
 	fine  sampleRing // guarded by mu
@@ -79,7 +80,7 @@ func (s *samples) take(now time.Time) {
 	if passed < fineStep-tick/2 {
 		return
 	}
-	f, err := read(s.summary.scheduler, now, true)
+	f, err := read(s.summary.scheduler, now, &s.routes)
 	if err != nil {
 		return // The loop has stopped.
 	}

@@ -35,63 +35,11 @@ type figures struct {
 	// Bytes of host memory, of GPU memory, and on disks.
 	memory, memoryLimit, gpu, gpuLimit, disk uint64
 	routes                                   [paths]uint64 // bytes that arrived, by path
-	// slow is the slowest route; nil: no route has carried enough to judge.
-	slow *slowRoute
-}
-
-// slowRoute is the slowest route of a cluster, beside the others.
-type slowRoute struct {
-	Reader         string  `json:"reader"`
-	Peer           string  `json:"peer"`
-	Path           string  `json:"path"`
-	BytesPerSecond float64 `json:"bytes_per_second"`
-	// Median is that of all routes, or of every n-th one if there are more than ratedRoutes.
-	Median float64 `json:"median_bytes_per_second"`
-}
-
-const (
-	// judgedBytes is the least that a route has carried before its rate is judged.
-	judgedBytes = 1 << 20
-	// ratedRoutes is about the most rates that are sorted, once per second.
-	ratedRoutes = 4096
-)
-
-// slowest returns the slowest route of the workers.
-func slowest(workers []*schedapi.Worker) *slowRoute {
-	var slow *schedapi.Route
-	var reader string
-	judged := 0
-	each := func(visit func(w *schedapi.Worker, r *schedapi.Route)) {
-		for _, w := range workers {
-			for i := range w.Routes {
-				if r := &w.Routes[i]; r.BytesPerSecond > 0 && r.Bytes >= judgedBytes && w.State != schedapi.WorkerLost {
-					visit(w, r)
-				}
-			}
-		}
-	}
-	each(func(w *schedapi.Worker, r *schedapi.Route) {
-		if judged++; slow == nil || r.BytesPerSecond < slow.BytesPerSecond {
-			slow, reader = r, w.Name
-		}
-	})
-	if slow == nil {
-		return nil
-	}
-	step, at := 1+judged/ratedRoutes, 0
-	var rated []float64
-	each(func(_ *schedapi.Worker, r *schedapi.Route) {
-		if at++; at%step == 0 {
-			rated = append(rated, r.BytesPerSecond)
-		}
-	})
-	slices.Sort(rated)
-	return &slowRoute{reader, slow.PeerName, slow.Path.String(), rounded(slow.BytesPerSecond), rounded(rated[len(rated)/2])}
 }
 
 // read takes the figures. Only the totals need the scheduler's loop, for some microseconds. Routes
-// are read only if that is asked for: there may be as many as pairs of workers.
-func read(scheduler schedapi.Scheduler, now time.Time, routes bool) (figures, error) {
+// are summed only with sums: there may be as many as pairs of workers.
+func read(scheduler schedapi.Scheduler, now time.Time, sums *routeSums) (figures, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
 	f := figures{time: now, workers: map[string]uint64{}}
@@ -109,16 +57,41 @@ func read(scheduler schedapi.Scheduler, now time.Time, routes bool) (figures, er
 			f.memory, f.memoryLimit = f.memory+w.MemoryUsedBytes, f.memoryLimit+w.MemoryLimitBytes
 		}
 		f.disk += w.SpilledBytes
-		for i := 0; routes && i < len(w.Routes); i++ {
-			if p := int(w.Routes[i].Path); p < paths {
-				f.routes[p] += w.Routes[i].Bytes
-			}
-		}
 	}
-	if routes {
-		f.slow = slowest(workers)
+	if sums != nil {
+		f.routes = sums.of(workers)
 	}
 	return f, nil
+}
+
+// routeSums sums the bytes that arrived by path. It reads the routes of a worker again only if they
+// have changed.
+type routeSums struct{ known map[ids.WorkerID]workerSums }
+
+type workerSums struct {
+	routes []schedapi.Route
+	bytes  [paths]uint64
+}
+
+func (s *routeSums) of(workers []*schedapi.Worker) (total [paths]uint64) {
+	present := make(map[ids.WorkerID]workerSums, len(workers))
+	for _, w := range workers {
+		sums := s.known[w.ID]
+		if !sameRoutes(sums.routes, w.Routes) {
+			sums = workerSums{routes: w.Routes}
+			for i := range w.Routes {
+				if p := int(w.Routes[i].Path); p < paths {
+					sums.bytes[p] += w.Routes[i].Bytes
+				}
+			}
+		}
+		present[w.ID] = sums
+		for p, n := range sums.bytes {
+			total[p] += n
+		}
+	}
+	s.known = present
+	return total
 }
 
 // stateNames are the names of the states of workers, by state.
@@ -138,6 +111,7 @@ type rates struct {
 // summary is the topic of the same name.
 type summary struct {
 	scheduler schedapi.Scheduler
+	alarms    Alarms // nil: none
 	// figures and rates are of the last sample or, with viewers, of the last update.
 	figures figures
 	rates   rates
@@ -147,8 +121,8 @@ type summary struct {
 	sent    time.Time
 }
 
-func newSummary(scheduler schedapi.Scheduler) *summary {
-	return &summary{scheduler: scheduler, groups: groups{
+func newSummary(config Config) *summary {
+	return &summary{scheduler: config.Scheduler, alarms: config.Alarms, groups: groups{
 		ofGraph: map[ids.GraphID][]sched.OpSummary{}, sums: map[string]*group{},
 	}}
 }
@@ -266,7 +240,7 @@ type body struct {
 	Graphs         uint64            `json:"graphs"`
 	Tiers          []tier            `json:"tiers"`
 	Routes         []routeSum        `json:"routes"`
-	SlowRoute      *slowRoute        `json:"slow_route,omitempty"`
+	SlowRoute      *SlowRoute        `json:"slow_route,omitempty"`
 	Groups         []*group          `json:"groups"`
 	Scheduler      schedulerFigures  `json:"scheduler"`
 }
@@ -284,11 +258,11 @@ var taskStates = [...]string{
 }
 
 func (s *summary) update(now time.Time) *event {
-	f, err := read(s.scheduler, now, false)
+	f, err := read(s.scheduler, now, nil)
 	if err != nil {
 		return nil // The loop has stopped, and the streams end.
 	}
-	f.routes, f.slow = s.figures.routes, s.figures.slow // Those of the last sample.
+	f.routes = s.figures.routes // Those of the last sample.
 	s.figures = f
 	s.groups.update(s.scheduler)
 	text := s.encode()
@@ -310,8 +284,11 @@ func (s *summary) encode() []byte {
 	f := &s.figures
 	b := body{
 		Tasks: map[string]uint64{}, TasksPerSecond: rounded(s.rates.tasks), Workers: f.workers, Slots: f.slots, BusySlots: f.busy,
-		Clients: f.totals.Clients, Graphs: f.totals.Graphs, Tiers: []tier{}, Routes: []routeSum{}, SlowRoute: f.slow, Groups: s.groups.shown(),
+		Clients: f.totals.Clients, Graphs: f.totals.Graphs, Tiers: []tier{}, Routes: []routeSum{}, Groups: s.groups.shown(),
 		Scheduler: schedulerFigures{CPUPercent: rounded(s.rates.cpu), RSSBytes: s.rss},
+	}
+	if s.alarms != nil {
+		b.SlowRoute = s.alarms.SlowestRoute()
 	}
 	for state, name := range taskStates {
 		if name != "" {
