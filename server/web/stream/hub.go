@@ -122,13 +122,13 @@ type event struct {
 func New(config Config) *Hub {
 	h := &Hub{config: config, scheduler: config.Scheduler, viewers: map[*viewer]struct{}{}, arrived: make(chan struct{}, 1)}
 	graphs := newGraphs(config)
-	summary := newSummary(config.Scheduler)
+	summary := newSummary(config)
 	h.samples = newSamples(summary)
 	add := func(name string, every time.Duration, t topic) {
 		h.topics = append(h.topics, &topicState{name: name, every: every, topic: t})
 	}
 	add("summary", 250*time.Millisecond, summary)
-	add("workers", 500*time.Millisecond, newWorkers(config))
+	add("workers", time.Second, newWorkers(config))
 	add("graphs", 500*time.Millisecond, graphs)
 	add("clients", time.Second, newClients(config))
 	add("datasets", time.Second, newDatasets(config))

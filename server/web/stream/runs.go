@@ -17,8 +17,11 @@ import (
 )
 
 const (
-	// eventRuns bounds the runs in one event, and so in one read of the scheduler.
+	// eventRuns bounds the runs in a snapshot, and in one read of the scheduler.
 	eventRuns = 2000
+	// changedRuns bounds the runs in an event of changes: 5,000 a second are more than a page can
+	// draw apart. Of more, those are taken that are spread evenly: the others are not even read.
+	changedRuns = 500
 	// defaultPage and maxPage are the numbers of runs in an answer of ServeRuns.
 	defaultPage, maxPage = 5000, 20_000
 	// pageReads bounds the reads of the scheduler for one answer of ServeRuns.
@@ -45,7 +48,7 @@ func (t *runs) update(time.Time) *event {
 	defer cancel()
 	var found []sched.Run
 	var last, skipped uint64
-	err := t.scheduler.Read(ctx, func(r schedapi.Reader) { found, last, skipped = r.LatestRuns(t.last, eventRuns) })
+	err := t.scheduler.Read(ctx, func(r schedapi.Reader) { found, last, skipped = r.LatestRuns(t.last, changedRuns) })
 	if err != nil || len(found) == 0 {
 		return nil // The loop has stopped, and the streams end.
 	}
