@@ -22,7 +22,8 @@ type TasksConfig struct {
 	Cluster     ClusterConfig
 	Tasks       int
 	Repetitions int
-	// Viewers is the number of streams of the dashboard that are read meanwhile.
+	// Viewers is the number of streams of the dashboard that are read meanwhile. With any, each
+	// repetition is a pair: one run with them, and one without.
 	Viewers int
 	// Progress, if not nil, is called with the number of finished repetitions.
 	Progress func(done, of int)
@@ -41,9 +42,12 @@ type TasksResult struct {
 	PeakRSSBytes uint64 `json:"peak_rss_bytes"`
 	Version      string `json:"version"`
 
-	// Viewers read StreamBytes in all.
-	Viewers     int   `json:"viewers,omitempty"`
-	StreamBytes int64 `json:"stream_bytes,omitempty"`
+	// Viewers read StreamBytes in all. ViewersCores is the time of processors that the scheduler
+	// took for them, per second: the median of the pairs of runs with and without them.
+	Viewers            int     `json:"viewers,omitempty"`
+	StreamBytes        int64   `json:"stream_bytes,omitempty"`
+	ViewersCores       float64 `json:"viewers_cores,omitempty"`
+	ViewersCoresSpread Spread  `json:"viewers_cores_spread,omitzero"`
 
 	Zero        bool   `json:"zero"`
 	Shape       string `json:"shape,omitempty"`
@@ -80,8 +84,11 @@ func Tasks(ctx context.Context, c TasksConfig) (TasksResult, error) {
 	})
 }
 
+// workload runs n tasks.
+type workload func(ctx context.Context, client *millrace.Client, n int) error
+
 // measure runs a workload of n tasks several times.
-func measure(ctx context.Context, name string, c TasksConfig, run func(ctx context.Context, client *millrace.Client, n int) error) (_ TasksResult, err error) {
+func measure(ctx context.Context, name string, c TasksConfig, run workload) (_ TasksResult, err error) {
 	if c.Repetitions <= 0 {
 		c.Repetitions = defaultRepetitions
 	}
@@ -93,7 +100,6 @@ func measure(ctx context.Context, name string, c TasksConfig, run func(ctx conte
 	if err != nil {
 		return TasksResult{}, err
 	}
-	leave := func() (int64, error) { return 0, nil }
 	defer func() {
 		if closed := cluster.Close(); err == nil {
 			err = closed
@@ -102,19 +108,22 @@ func measure(ctx context.Context, name string, c TasksConfig, run func(ctx conte
 	if err := run(ctx, cluster.Client, min(warmUpTasks, c.Tasks)); err != nil {
 		return TasksResult{}, err
 	}
-	if c.Viewers > 0 {
-		if leave, err = cluster.view(ctx, c.Viewers); err != nil {
-			return TasksResult{}, err
-		}
-	}
 	var runs []TasksResult
+	var bytes int64
+	var cores []float64
 	for i := range c.Repetitions {
-		if err := cluster.settle(ctx); err != nil {
-			return TasksResult{}, err
-		}
 		one, err := timed(ctx, cluster, c.Tasks, run)
 		if err != nil {
 			return TasksResult{}, err
+		}
+		if c.Viewers > 0 {
+			without := one
+			var read int64
+			if one, read, err = viewed(ctx, cluster, c, run); err != nil {
+				return TasksResult{}, err
+			}
+			bytes += read
+			cores = append(cores, (one.SchedulerCPUPerTask-without.SchedulerCPUPerTask)*one.TasksPerSecond/1e6)
 		}
 		runs = append(runs, one)
 		if c.Progress != nil {
@@ -122,9 +131,8 @@ func measure(ctx context.Context, name string, c TasksConfig, run func(ctx conte
 		}
 	}
 	out, spread := median(runs, func(r TasksResult) float64 { return r.TasksPerSecond })
-	out.Viewers = c.Viewers
-	if out.StreamBytes, err = leave(); err != nil {
-		return out, err
+	if out.Viewers, out.StreamBytes = c.Viewers, bytes; c.Viewers > 0 {
+		out.ViewersCores, out.ViewersCoresSpread = median(cores, func(x float64) float64 { return x })
 	}
 	out.Bench, out.Workers, out.Tasks, out.Version = name, c.Cluster.Workers, c.Tasks, version.String()
 	out.Zero, out.Repetitions, out.Spread, out.Machine = c.Cluster.Zero, c.Repetitions, spread, Machine()
@@ -132,7 +140,24 @@ func measure(ctx context.Context, name string, c TasksConfig, run func(ctx conte
 	return out, err
 }
 
-func timed(ctx context.Context, cluster *Cluster, n int, run func(ctx context.Context, client *millrace.Client, n int) error) (out TasksResult, err error) {
+// viewed is timed while viewers read the dashboard. It also returns what they read.
+func viewed(ctx context.Context, cluster *Cluster, c TasksConfig, run workload) (out TasksResult, bytes int64, err error) {
+	leave, err := cluster.view(ctx, c.Viewers)
+	if err != nil {
+		return out, 0, err
+	}
+	out, err = timed(ctx, cluster, c.Tasks, run)
+	bytes, left := leave()
+	if err == nil {
+		err = left
+	}
+	return out, bytes, err
+}
+
+func timed(ctx context.Context, cluster *Cluster, n int, run workload) (out TasksResult, err error) {
+	if err := cluster.settle(ctx); err != nil {
+		return out, err
+	}
 	// The garbage of the last repetition is not this one's work.
 	runtime.GC()
 	scheduler, err := cpuTime(cluster.Scheduler.PID())

@@ -66,7 +66,7 @@ func second(b *testing.B, tasks, routes, ending int) {
 			b.Fatal(err)
 		}
 	}
-	// report sends the figures of a tenth of the workers, and ends a tenth of the tasks of a second.
+	// report sends the figures of a tenth of the workers, and ends a tenth of a second's tasks.
 	report := func(round, part int) {
 		for i := part; i < len(sessions); i += 10 {
 			stats := &schedapi.WorkerStats{MemoryUsedBytes: uint64(round*4096 + i), RSSBytes: uint64(round)}
