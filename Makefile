@@ -24,15 +24,20 @@ export MILLRACE_NVRTC := $(CURDIR)/.tools/nvrtc/lib
 # Lazy binding: go-nvml needs the dynamic linker to look up each function of NVML at its first call.
 # If it looked up all of them at the start, as some compilers arrange by default, the program would
 # not start on a machine without a driver.
-LAZY    := -extldflags=-Wl,-z,lazy
-# All builds have the same flags, so that they share the build cache.
-FLAGS   := -trimpath -buildvcs=false -ldflags=$(LAZY)
-export GOFLAGS := $(strip $(filter-out $(FLAGS),$(GOFLAGS)) $(FLAGS))
+# -w: no debug information, which takes a third of the time of the linker. Traces of stacks and
+# profiles do not need it; for a debugger, link with `go build`.
+LINK    := -w -extldflags=-Wl,-z,lazy
+# All builds have the same flags, so that they share the build cache. `go test` does not vet: lint
+# runs the same analyzers, and more.
+FLAGS   := -trimpath -buildvcs=false -vet=off '-ldflags=$(LINK)'
+export GOFLAGS := $(strip $(if $(findstring $(FLAGS),$(GOFLAGS)),$(GOFLAGS),$(GOFLAGS) $(FLAGS)))
 # The version of a release. Other builds have none: a binary that contained its commit would differ
 # after each commit, and all tests that run it would run again.
 VERSION ?=
 STAMP   := -X github.com/millrace/millrace/internal/version.version=
-LDFLAGS := $(LAZY) $(if $(VERSION),$(STAMP)$(VERSION))
+LDFLAGS := $(LINK) $(if $(VERSION),$(STAMP)$(VERSION))
+# Whether there is a C compiler.
+CGO     := CGO_ENABLED=$$(command -v "$${CC:-gcc}" >/dev/null && echo 1 || echo 0)
 BIN     := bin/millrace
 TOOLS   := .tools/bin
 GOTOOL  := CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags='-s -w'
@@ -53,12 +58,13 @@ MACHINES = $$(grep -rlE --include='*.go' '^// Package [a-z]+ is a Machine' \
 # only at what several processors do: the tests that RACED_NUMERIC names.
 NUMERIC := ./worker/ops/...
 # The packages that move bytes by C code, with fakes of devices. Under the race detector, which does
-# not see C, they take 10 minutes of processor time.
-DEVICES := ./transfer/ucx ./transfer/pinned ./worker/device/cuda
+# not see C, they take 10 minutes of processor time. The benchmarks measure other processes, which
+# it does not see either.
+DEVICES := ./transfer/ucx ./transfer/pinned ./worker/device/cuda ./bench
 # The tests that send as much as one message may have, of SENDERS. The race detector makes copies of
 # bytes slow, and the smaller tests of the same code meet the same goroutines.
 SENDERS := ./server ./server/rpc ./worker ./worker/executor ./transfer/grpcpath
-LARGE := ^Test(ManySmallInputsAndLargeArguments|InputsBeyondAMessageAreFetchedInPlaceOfSentAlong|ASnapshotOfManyFailedTasksComesInParts|LongErrorsReachTheClient|LongErrorsAreCut|ArgumentsBeyondAMessageAreRefused|ListsAndWatchesOfDatasetsLeaveKeysAndValuesOut|ListedPagesEndAtTheirSize|TasksWithManyLongInputsAreListed|ExecutorThatTakesNoSplitRuns|HeadersOfResultsAreBounded|OutboundMessagesAreSplitBySize|MessagesToAnExecutorAreWithinTheLimit|SmallObjectsAreCopiedTogether|PartsMakeTheWhole)$$
+LARGE := ^Test(ManySmallInputsAndLargeArguments|InputsBeyondAMessageAreFetchedInPlaceOfSentAlong|ASnapshotOfManyFailedTasksComesInParts|LongErrorsReachTheClient|LongErrorsAreCut|ArgumentsBeyondAMessageAreRefused|ListsAndWatchesOfDatasetsLeaveKeysAndValuesOut|ListedPagesEndAtTheirSize|TasksWithManyLongInputsAreListed|ExecutorThatTakesNoSplitRuns|HeadersOfResultsAreBounded|OutboundMessagesAreSplitBySize|MessagesToAnExecutorAreWithinTheLimit|SlowSourcesKeepNoBuffers|SlowReadersKeepNoBuffers|SmallObjectsAreCopiedTogether|PartsMakeTheWhole)$$
 RACED_NUMERIC := (Cumsum|Drawing|Order|Helpers|Factors|Transforms).*Processors|Folds.*/bool
 # The tests that run clusters of processes.
 PROCESSES := ./test/e2e/... ./test/chaos/... ./test/netlab/... ./test/faults/... ./test/gpu/...
@@ -106,8 +112,8 @@ check: ## Check before a commit, only what has changed: 3 minutes at most
 
 .PHONY: test
 test: ## Run everything that CI runs, and the GPU tests if there is a GPU: 20 minutes at most
-	@MAKE="$(MAKE)" tools/steps test prepare gen-check web-check lint-proto lint build-nocgo machines \
-	  "race-concurrent | e2e" "sim-seeds SEEDS=50" py web-test gpu
+	@MAKE="$(MAKE)" tools/steps test prepare gen-check web-check lint-proto "lint RACED=1" build-nocgo \
+	  machines "race-concurrent | e2e" "sim-seeds SEEDS=50" py web-test gpu
 
 .PHONY: test-long
 test-long: ## Run all tests at full size, and the sanitizers, before an issue is closed
@@ -138,8 +144,7 @@ clean-caches: ## Bound the caches of builds, and remove old temporary files of t
 # neither use GPUs nor load UCX, and says so.
 .PHONY: $(BIN)
 $(BIN): bootstrap
-	CGO_ENABLED=$$(command -v "$${CC:-gcc}" >/dev/null && echo 1 || echo 0) \
-	  go build -ldflags='$(LDFLAGS)' -o $@.new ./cmd/millrace
+	$(CGO) go build -ldflags='$(LDFLAGS)' -o $@.new ./cmd/millrace
 	@cmp -s $@.new $@ || { cp $@.new $@.copy && mv -f $@.copy $@; }
 
 .PHONY: wheel
@@ -194,14 +199,18 @@ web-check: web/node_modules/.stamp ## Check web/, and fail if server/web/assets 
 
 ##@ Testing
 
-# Files that cgo writes name the tree in which they were written. With -trimpath the build cache
-# shares them among trees, and golangci-lint and go vet then look for files of a tree that is gone.
-# A macro that stands for the tree keeps their entries apart.
-OWN_FILES := CGO_CFLAGS="-O2 -g -DTREE=$(shell pwd | cksum | cut -d' ' -f1)"
+# Compiles C quickly instead of quick C, which takes a minute of processor time for each kind of
+# build. Also, files that cgo writes name the tree in which they were written. With -trimpath the
+# build cache shares them among trees, and golangci-lint and go vet then look for files of a tree
+# that is gone. The path of this compiler keeps the entries of trees apart.
+QUICK_C := $(CGO) QUICK_CC="$${CC:-gcc}" CC="$(CURDIR)/tools/quick-cc"
 
+# With RACED=1 it looks at the build with the race detector. It compiles what it looks at, and so
+# make test compiles the tests of most packages once: race-concurrent has the same build.
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint .venv/.stamp ## Run golangci-lint and ruff
-	$(OWN_FILES) $(TOOLS)/golangci-lint run --allow-serial-runners ./...
+	$(QUICK_C) $(if $(RACED),GOFLAGS="-race $$GOFLAGS") \
+	  $(TOOLS)/golangci-lint run --allow-serial-runners ./...
 	.venv/bin/ruff check -q clients/python examples tools bench
 	.venv/bin/ruff format -q --check clients/python examples tools bench
 
@@ -211,7 +220,7 @@ lint-proto: $(TOOLS)/buf $(TOOLS)/protoprep ## Run buf lint, and compare the API
 
 .PHONY: vet
 vet: bootstrap
-	$(OWN_FILES) go vet -tags invariants ./...
+	$(QUICK_C) go vet -tags invariants ./...
 
 .PHONY: unit
 unit: bootstrap $(BIN) $(LIBRARIES) ## Run the Go tests without the race detector: PKG=./...
@@ -220,7 +229,8 @@ unit: bootstrap $(BIN) $(LIBRARIES) ## Run the Go tests without the race detecto
 
 .PHONY: race
 race: bootstrap-cc $(BIN) $(LIBRARIES) ## Run the Go tests with the race detector: PKG=./...
-	MILLRACE_BIN=$(CURDIR)/$(BIN) go test -race -tags invariants $(SHORT) -p $(PARALLEL) \
+	$(if $(QUICK),$(QUICK_C)) MILLRACE_BIN=$(CURDIR)/$(BIN) \
+	  go test -race -tags invariants $(SHORT) -p $(PARALLEL) \
 	  -skip '$(SKIP)' -timeout 40m $$(go list $(PKG) | grep -v /test/)
 
 # test-long runs all with the race detector: the numerical code, the devices and LARGE as well.
@@ -228,14 +238,15 @@ race: bootstrap-cc $(BIN) $(LIBRARIES) ## Run the Go tests with the race detecto
 # In reverse order, because the packages that take longest are the last ones of the alphabet: begun
 # last, one of them would keep one core busy for minutes, and the other one idle.
 race-concurrent: bootstrap ## Run race on packages whose goroutines meet: no machines, no numbers
-	$(MAKE) race SKIP='$(subst $$,$$$$,$(LARGE))' PKG="$$(go list ./... | grep -vxFf <(go list $(MACHINES) $(NUMERIC) $(DEVICES)) | tac | tr '\n' ' ')"
-	go test -race -tags invariants -short -run '$(RACED_NUMERIC)' ./worker/ops
+	$(MAKE) race QUICK=1 SKIP='$(subst $$,$$$$,$(LARGE))' PKG="$$(go list ./... | \
+	  grep -vxFf <(go list $(MACHINES) $(NUMERIC) $(DEVICES)) | tac | tr '\n' ' ')"
+	$(QUICK_C) go test -race -tags invariants -short -run '$(RACED_NUMERIC)' ./worker/ops
 
 .PHONY: machines
-machines: bootstrap $(LIBRARIES)
-machines: ## Run the Go tests of machines at full size, of numbers and of devices, without race
-	go test -tags invariants -p $(PARALLEL) $(MACHINES)
-	go test -tags invariants $(SHORT) -p $(PARALLEL) $(NUMERIC) $(DEVICES)
+machines: bootstrap $(BIN) $(LIBRARIES)
+machines: ## Run the Go tests of machines, of numbers and of devices, without race
+	MILLRACE_BIN=$(CURDIR)/$(BIN) go test -tags invariants $(SHORT) -p $(PARALLEL) \
+	  $(NUMERIC) $(DEVICES) $(MACHINES)
 	go test -tags invariants $(SHORT) -p $(PARALLEL) -run '$(LARGE)' $(SENDERS)
 
 # The packages with our own C code. Leak detection is off, because LeakSanitizer misreads Go's
