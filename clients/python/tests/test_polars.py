@@ -109,6 +109,21 @@ def test_a_plan_of_another_form_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
             _plan.read(lf)
 
 
+def test_unknown_references_of_a_plan_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A data frame is read as one in known fields alone; columns may have the names in references."""
+    lf = pl.LazyFrame({"k": [1], "b": ["a"]}).pivot(
+        "b", on_columns=["a"], index="k", values="k", aggregate_function="len"
+    )
+    monkeypatch.delitem(_plan._FRAMES, "Pivot")
+    with pytest.raises(_plan.UnknownPlanError, match="node 2 refers to itself"):
+        _plan.read(lf)
+    monkeypatch.delitem(_plan._FRAMES, "DataFrameScan")
+    with pytest.raises(_plan.UnknownPlanError, match="refers to"):
+        _plan.read(pl.LazyFrame({"k": [1]}).head(1).reverse())
+    named = pl.scan_csv("/", schema={"idx": pl.Int64, "version": pl.String})
+    assert _plan.write(_plan.read(named))[0] == named.serialize()
+
+
 def test_inputs_are_read_in_place_of_nodes() -> None:
     schema = pl.Schema({"k": pl.Int64, "v": pl.Float64, "s": pl.Categorical()})
     node = _plan.Node.input("here", schema)

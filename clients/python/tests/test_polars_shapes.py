@@ -6,12 +6,14 @@ import dataclasses
 import random
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import polars as pl
 import pytest
 from in_process import FAR, NEAR, InProcess, collect
-from millrace._polars import _asof
+from millrace._polars import _asof, _plan
 from millrace._polars._options import Options
+from millrace._polars._query import Query
 from polars.testing import assert_frame_equal
 
 c = pl.col
@@ -33,8 +35,8 @@ def table(rows: int, seed: int = 1) -> pl.DataFrame:
     )
 
 
-def same(lf: pl.LazyFrame, options: Options) -> None:
-    assert_frame_equal(collect(lf, options), lf.collect(engine="in-memory"))
+def same(lf: pl.LazyFrame, options: Options, *, order: bool = True) -> None:
+    assert_frame_equal(collect(lf, options), lf.collect(engine="in-memory"), check_row_order=order)
 
 
 SHAPES: dict[str, Callable[[pl.LazyFrame], pl.LazyFrame]] = {
@@ -63,6 +65,33 @@ SHAPES: dict[str, Callable[[pl.LazyFrame], pl.LazyFrame]] = {
         t.filter(c("id") % 4 == 1).select(z="id", y="s").sort("z"), left_on="id", right_on="z", strategy="nearest", coalesce=False
     ),
 }  # fmt: skip
+
+PIVOTS: dict[str, Callable[[pl.LazyFrame], pl.LazyFrame]] = {
+    "all": lambda t: pivoted(t),
+    "filtered": lambda t: pivoted(t.filter(c("id") > 7)).filter(c("a") > 20),
+    "sorted": lambda t: pivoted(t.sort("t", "id")).sort("k").head(2),
+    "joined": lambda t: pivoted(t).join(t.group_by("k").agg(c("x").max()), on="k"),
+    "twice": lambda t: pl.concat([pivoted(t), pivoted(t.filter(c("id") < 20))]),
+    "beside": lambda t: pl.concat([pivoted(t).select("a"), pivoted(t).select(z="")], how="horizontal"),
+    "frames": lambda t: pivoted(t.join(pl.LazyFrame({"k": [1, 2], "id": [5, 9]}), on="k", how="left")),
+    "of groups": lambda t: t.group_by("k", "s").agg(c("id").sum()).pivot("s", on_columns=["a"], index="k", values="id", aggregate_function="item"),
+}  # fmt: skip
+
+
+def pivoted(t: pl.LazyFrame) -> pl.LazyFrame:
+    return t.pivot("s", on_columns=["a", "", "z"], index="k", values="id", aggregate_function="sum")
+
+
+@pytest.mark.parametrize("name", PIVOTS)
+def test_pivots_are_those_of_polars(name: str, tmp_path: Path) -> None:
+    """The columns of a pivot are a data frame of the plan."""
+    frame = table(60)
+    frame.write_parquet(tmp_path / "t.parquet")
+    for lf in (frame.lazy(), pl.scan_parquet(tmp_path / "t.parquet")):
+        query = PIVOTS[name](lf)
+        same(query, dataclasses.replace(FAR, fallback_mode="silent"), order=False)
+        (part,) = Query(InProcess(), 2, Options()).collect(_plan.read(query))
+        assert_frame_equal(part.value, query.collect(engine="in-memory"), check_row_order=False)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 40, 100])

@@ -20,6 +20,8 @@ from millrace._polars._leaf import Leaf
 _WORD = b"DSL_VERSION"
 _HEAD = len(_WORD) + 4 + 64
 _EMPTY = {"value": None, "version": 0}
+#: Fields that refer to a data frame of the plan.
+_FRAMES = {"DataFrameScan": "df", "Pivot": "on_columns"}
 #: Fields that hold whole nodes, not their numbers.
 _WHOLE = {"Union": "inputs", "HConcat": "inputs", "ExtContext": "contexts", "SinkMultiple": "inputs"}
 
@@ -161,6 +163,8 @@ def _root(content: Any) -> Node:
     reader = _Reader(plans, content["dataframes"])
     for number in range(1, len(plans)):  # mostly, a node comes after those that it reads
         reader.node(number)
+    if reader.frames != set(range(1, len(content["dataframes"]))):
+        raise IndexError("a node refers to a data frame in an unknown field")
     return reader.node(content["root"]["idx"])
 
 
@@ -236,7 +240,7 @@ class _Writer:
     def _field(self, node: Node, name: str, value: Any) -> Any:
         if name == _WHOLE.get(node.kind):
             return [self._value(n) for n in value]
-        if name == "df" and node.kind == "DataFrameScan":
+        if name == _FRAMES.get(node.kind):
             return _reference(self._frame(value))
         return node.packed(name) or _mapped(value, self._referred)
 
@@ -255,16 +259,22 @@ class _Reader:
 
     def __init__(self, plans: list[Any], frames: list[Any]) -> None:
         self._plans = plans
-        self._frames = frames
-        self._nodes: dict[int, Node] = {}
+        self._contents = [f["value"] for f in frames]
+        #: Numbers of the data frames that nodes refer to.
+        self.frames: set[int] = set()
+        self._nodes: dict[int, Node | None] = {}
         #: Nodes by their content, and the number of each in it.
         self._same: dict[bytes, Node] = {}
         self._ids: dict[Node, int] = {}
 
     def node(self, number: int) -> Node:
         if number not in self._nodes:
+            self._nodes[number] = None
             self._nodes[number] = self._made(self._plans[number]["value"])
-        return self._nodes[number]
+        found = self._nodes[number]
+        if found is None:
+            raise IndexError(f"node {number} refers to itself")
+        return found
 
     def _made(self, value: Any) -> Node:
         if not isinstance(value, dict):
@@ -273,41 +283,50 @@ class _Reader:
         if not isinstance(body, dict):
             return self._one(Node(kind, self._resolved(body)))
         fields = cast("dict[Any, Any]", body)
-        if kind == "DataFrameScan":
-            contents = [f["value"] for f in self._frames]
-            first = contents.index(contents[fields["df"]["idx"]])  # equal data frames are one
-            return self._one(Node(kind, {**fields, "df": contents[first]}), {**fields, "df": _reference(first)})
-        whole = _WHOLE.get(kind)
-        made = {k: [self._made(n) for n in v] if k == whole else self._resolved(v) for k, v in fields.items()}
+        whole, frame = _WHOLE.get(kind), _FRAMES.get(kind)
+        made: dict[Any, Any] = {}
+        for name, field in fields.items():
+            if name == frame:
+                made[name] = self._frame(field["idx"])
+            else:
+                made[name] = [self._made(n) for n in field] if name == whole else self._resolved(field)
         return self._one(Node(kind, made))
+
+    def _frame(self, number: int) -> Any:
+        """Returns the content of a data frame. Equal ones are one."""
+        self.frames.add(number)
+        return self._contents[self._contents.index(self._contents[number])]
 
     def _resolved(self, value: Any) -> Any:
         if isinstance(value, dict):
             fields = cast("dict[Any, Any]", value)
-            if fields.keys() == {"idx", "version"}:
+            if fields.keys() == {"idx", "version"} and all(type(v) is int for v in fields.values()):
                 return self.node(fields["idx"])
             return {k: self._resolved(v) for k, v in fields.items()}
         if isinstance(value, list):
             return [self._resolved(v) for v in cast("list[Any]", value)]
         return value
 
-    def _one(self, node: Node, short: Any = None) -> Node:
-        """Returns the node that stands for all with this content, or its short form."""
-        fields = short or self._content(node)
-        content = _msgpack.pack([node.kind, fields])
+    def _one(self, node: Node) -> Node:
+        """Returns the node that stands for all with this content."""
+        content = _msgpack.pack([node.kind, self._content(node)])
         found = self._same.setdefault(content, node)
         self._ids.setdefault(found, len(self._ids))
         return found
 
     def _content(self, node: Node) -> Any:
-        """Returns the fields of a node with numbers in place of the nodes in them."""
+        """Returns the fields of a node with numbers in place of the nodes and data frames in them."""
 
         def number(node: Node) -> dict[str, int]:
             return {"millrace node": self._ids[node]}
 
         if not isinstance(node.body, dict):
             return _mapped(node.body, number)
-        return {k: node.packed(k) or _mapped(v, number) for k, v in cast("dict[str, Any]", node.body).items()}
+        frame = _FRAMES.get(node.kind)
+        return {
+            k: {"millrace frame": self._contents.index(v)} if k == frame else node.packed(k) or _mapped(v, number)
+            for k, v in cast("dict[str, Any]", node.body).items()
+        }
 
 
 def _mapped(value: Any, change: Callable[[Node], Any]) -> Any:
