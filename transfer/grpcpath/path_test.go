@@ -70,6 +70,9 @@ func newPath(tb testing.TB, stall time.Duration) *grpcpath.Path {
 	return path
 }
 
+// pieceBytes is the least share of an object that one of several connections brings.
+const pieceBytes = 8 << 20
+
 func TestConformance(t *testing.T) {
 	transfertest.Harness{
 		Serve: func(t *testing.T, source transfer.Source) (transfer.Peer, func()) {
@@ -81,6 +84,7 @@ func TestConformance(t *testing.T) {
 			return newPath(t, stall)
 		},
 		CanStall: true,
+		Piece:    pieceBytes,
 	}.Run(t)
 }
 
@@ -96,6 +100,7 @@ func TestConformanceByGRPCAlone(t *testing.T) {
 			return newPath(t, stall)
 		},
 		CanStall: true,
+		Piece:    pieceBytes,
 	}.Run(t)
 }
 
@@ -143,6 +148,7 @@ func TestConformanceOfSpacesThatTheProcessorCannotAddress(t *testing.T) {
 					return newPath(t, stall)
 				},
 				CanStall: true,
+				Piece:    pieceBytes,
 			}).Run(t)
 		})
 	}

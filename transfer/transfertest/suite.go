@@ -42,15 +42,23 @@ type Harness struct {
 	// Slow says that transfers take long, and connecting even longer, as between emulated hosts.
 	// Large objects are then smaller, and silences longer.
 	Slow bool
+	// Piece is the most bytes that the path moves in one piece. If it is known, the objects of the
+	// short tests are as large as several pieces, and no larger.
+	Piece int
 }
 
 // large returns a size whose transfer takes a while.
 func (h Harness) large(n int) int {
-	if h.Slow {
+	switch {
+	case h.Slow:
 		return n / 8
+	case h.short():
+		return min(n, 2*h.Piece)
 	}
 	return n
 }
+
+func (h Harness) short() bool { return testing.Short() && h.Piece != 0 }
 
 // silence returns a time without progress that must lead to a stall. A busy machine can still
 // connect and answer within it.
@@ -164,6 +172,9 @@ func (h Harness) sizes(t *testing.T) {
 // chunks fetches objects that no path can transfer in one piece.
 func (h Harness) chunks(t *testing.T) {
 	sizes := []int{h.large(200<<20) + 5}
+	if h.short() {
+		sizes[0] = 3*h.Piece + 5
+	}
 	if *huge {
 		sizes = append(sizes, 1<<30)
 	}
@@ -389,8 +400,9 @@ func (h Harness) interrupted(ctx context.Context, t *testing.T, path transfer.Pa
 	case <-time.After(Patience):
 		t.Fatal("the fetch did not end")
 	}
+	want := random(1, h.large(32<<20))
 	for i := range refs {
-		if _, frames, done, err := sink.Result(i); done && err == nil && !bytes.Equal(frames[0], random(1, h.large(32<<20))) {
+		if _, frames, done, err := sink.Result(i); done && err == nil && !bytes.Equal(frames[0], want) {
 			t.Errorf("object %d was delivered as valid and is not", i)
 		}
 	}

@@ -193,7 +193,11 @@ var scattered = []uint64{256 << 10, 256 << 10, 256 << 10, 256 << 10}
 // Results in memory that an executor had leased are spilled and restored like all others, without a
 // change, independent of other leases of the executor and of the time of its death.
 func TestResultsInLeasesLeaveTheSlab(t *testing.T) {
-	for seed := range uint64(4) {
+	seeds := uint64(4)
+	if testing.Short() {
+		seeds = 2
+	}
+	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { leaveAndComeBack(t, seed) })
 	}
 }

@@ -69,7 +69,11 @@ func TestLargeHeadersGoToDiskAndComeBack(t *testing.T) {
 		random := rand.New(rand.NewPCG(1, 2))
 		var here []int
 		last := 0
-		for range 600 {
+		rounds := 600
+		if testing.Short() {
+			rounds /= 3
+		}
+		for range rounds {
 			var task int
 			if len(here) > 0 {
 				task = here[random.IntN(len(here))]
