@@ -238,13 +238,22 @@ def alike() -> dict[str, list[Any]]:
             pl.Series(text, dtype=pl.Enum(["z" * 65, "a", "\0", "naïve", "x" * 63, "y" * 64])),
             pa.array([None if t is None else t.encode() for t in text], pa.binary()),
         ],
-        "bytes": [pa.array([b"abc"], pa.binary(3)), pa.array([b"abc"]), pl.Series([b"abc"]), objects(b"abc")],
+        "bytes": [
+            pa.array([b"abc"], pa.binary(3)),
+            pa.array([b"abc"]),
+            pl.Series([b"abc"]),
+            objects(b"abc"),
+            objects(memoryview(b"abc")),
+        ],
         "structs": [
             *(
                 pa.array([{"a": 1, "b": "x"}], pa.struct([("a", t), ("b", pa.string())]))
                 for t in (pa.int8(), pa.int64())
             ),
             pl.Series([{"a": 1, "b": "x"}]),
+            pl.Series([{"b": "x", "a": 1}]),
+            objects({"a": 1, "b": "x"}),
+            objects({"b": "x", "a": 1.0}),
         ],
         "lists": [
             pa.array([[1, 2], [], [3]]),
@@ -252,13 +261,45 @@ def alike() -> dict[str, list[Any]]:
             pa.array([[1, 2], [], [3]], pa.large_list(pa.int8())),
             pl.Series([[1, 2], [], [3]], dtype=pl.List(pl.UInt16)),
             objects((1, 2), (), (3,)),
+            objects([1, 2], [], [3]),
+            objects(np.array([1, 2]), np.array([], "f4"), np.array([3.0])),
+        ],
+        "lists of lists": [
+            pa.array([[[1, 2], [3, 4]]]),
+            objects([[1, 2], [3, 4]]),
+            objects([np.array([1, 2]), np.array([3, 4])]),
+            objects(np.array([[1, 2], [3, 4]])),
+        ],
+        "lists of structs": [
+            pa.array([[{"a": 1}, {"a": None}]]),
+            objects([{"a": 1}, {"a": None}]),
         ],
         "arrays": [
             pl.Series([[1, 2]], dtype=pl.Array(pl.Int8, 2)),
             pa.array([[1, 2]], pa.list_(pa.int64(), 2)),
             pa.array([[1, 2]]),
         ],
-        "intervals": [pd.arrays.IntervalArray.from_breaks([1, 2]), pd.arrays.IntervalArray.from_breaks([1.0, 2.0])],
+        "intervals": [
+            *(
+                pd.arrays.IntervalArray.from_tuples([(1, 2), None, (0, 1)]).astype(f"interval[{t}]")
+                for t in ("f8", "f4")
+            ),
+            pd.cut(pd.Series([1.5, None, 0.5]), [0, 1, 2]).array,
+            objects(pd.Interval(1, 2), None, pd.Interval(0.0, 1.0)),
+            pa.array([{"left": 1, "right": 2}, None, {"left": 0, "right": 1}]),
+        ],
+        "intervals of times": [
+            pd.IntervalIndex.from_breaks(pd.DatetimeIndex([time, time + lasts * -1])).array,
+            objects(pd.Interval(pd.Timestamp(time), pd.Timestamp(time - lasts))),
+        ],
+        "periods": [pd.period_range("2020-01", periods=1, freq="M").array, objects(pd.Period("2020-01", "M"))],
+        "no periods": [pd.array([pd.NaT], "period[M]"), objects(None)],
+        "complex numbers": [objects(1 + 2j, 3 + 0j, 0 - 1j), objects(np.complex64(1 + 2j), 3, complex(-0.0, -1))],
+        "sets": [objects(frozenset([1, 9, 17])), objects(frozenset([17.0, 9, True]))],
+        "clocks of zones": [
+            objects(clock.replace(hour=7, tzinfo=zone)),
+            objects(clock.replace(hour=2, tzinfo=datetime.timezone.utc)),
+        ],
         "mixed": [objects(1, "a", (2, "b"), day, None), objects(1.0, "a", (2.0, "b"), day, np.nan)],
         "others": [objects(uuid.UUID(int=5), "x"), objects(uuid.UUID(int=5), "x")],
     }
@@ -281,6 +322,31 @@ def test_equal_values_meet_whatever_their_library_and_type() -> None:
         want = numbers_of(first)
         for other in others:
             assert numbers_of(other) == want, (kind, getattr(other, "dtype", getattr(other, "type", None)))
+
+
+def test_intervals_meet_in_a_merge() -> None:
+    """`pd.cut` makes categories of intervals; their values alone are objects."""
+    cut = pd.cut(pd.Series([0.5, 1.5, 2.5]), [0, 1, 2, 3])
+    left, right = pd.DataFrame({"k": cut, "a": [0, 1, 2]}), pd.DataFrame({"k": cut.astype(object), "b": [0, 1, 2]})
+    pieces = zip(_pieces.split_by_hash(left, "k", 16), _pieces.split_by_hash(right, "k", 16), strict=True)
+    assert sum(len(a.merge(b, on="k")) for a, b in pieces) == len(left.merge(right, on="k")) == 3
+
+
+class Nameless:
+    """Equal to others of its class, but its str is its address."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Nameless)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+def test_objects_without_a_text_are_refused() -> None:
+    with pytest.raises(
+        TypeError, match=r"column 'who': .*test_frames\.Nameless, whose str\(\) is .* use a column with"
+    ):
+        _pieces.split_by_hash(pd.DataFrame({"who": [Nameless()]}), "who", 2)
 
 
 def test_the_hash_of_text_does_not_depend_on_where_it_lies() -> None:
@@ -400,7 +466,7 @@ def test_bad_requests_are_named() -> None:
         _pieces.split_by_number(frame, [0], 2)
     with pytest.raises(ValueError, match="integers"):
         _pieces.split_by_number(frame, [0.5, 1.0], 2)
-    with pytest.raises(TypeError, match="by the hash of a column of type map"):
+    with pytest.raises(TypeError, match=r"column 'm': rows cannot be split by .* type map"):
         _pieces.split_by_hash(pa.table({"m": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))}), "m", 2)
     with pytest.raises(TypeError, match=r"a builtins\.list is no data frame"):
         _pieces.split_by_hash([1], "a", 2)

@@ -28,8 +28,8 @@ class Cudf(Library):
     def by_hash(self, frame: Any, by: Sequence[Any], n: int) -> Any:
         import cupy  # pyright: ignore[reportMissingImports]
 
-        columns = [frame] if frame.ndim == 1 else [frame[label] for label in by]
-        return _hash.numbers([_hashes(c) for c in columns], n).astype(cupy.int32)
+        columns = [(label, frame if frame.ndim == 1 else frame[label]) for label in by]
+        return _hash.numbers([_hash.named(label, _hashes, c) for label, c in columns], n).astype(cupy.int32)
 
     def by_range(self, frame: Any, by: Any, edges: Sequence[Any]) -> tuple[Any, Any]:
         import cudf  # pyright: ignore[reportMissingImports]

@@ -6,7 +6,8 @@ process, in all libraries of data frames, and whatever the storage of their type
   hash: merges of pandas take them for equal if one side has floats.
 - A date or a time is hashed as its microseconds, in UTC if it has a time zone. Dates are midnight.
 - Text is hashed as its bytes in UTF-8, and a category as its value.
-- A struct or a list is hashed as its elements.
+- A list is hashed as its elements, a struct as its fields in the order of their names, an interval
+  as its ends.
 - None, NaN, NaT and NA are one missing value.
 
 `_cudf.py` computes the same on a GPU.
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,19 +29,27 @@ from millrace._frames._hash_bits import FIRST, HALF, MISSING, ROWS, mixed, of_by
 _TENS = np.array([10.0**n for n in range(23)])
 
 
-def partitions(columns: Sequence[Any], n: int) -> np.ndarray[Any, Any]:
+def partitions(columns: Sequence[tuple[Any, Any]], n: int) -> np.ndarray[Any, Any]:
     """Returns the partition of each row, from 0 to n-1, by the hash of its values.
 
     Args:
-        columns: arrays of NumPy or pandas, or ChunkedArrays of Arrow, of equal length.
+        columns: labels and arrays of NumPy or pandas, or ChunkedArrays of Arrow, of equal length.
         n: the number of partitions.
     """
-    rows = len(columns[0])
+    hashes = [named(label, hash_of, column) for label, column in columns]
+    rows = len(hashes[0])
     out = np.empty(rows, small_type(n))
-    hashes = [hash_of(c) for c in columns]
     for at in range(0, rows, ROWS):
         out[at : at + ROWS] = numbers([h[at : at + ROWS] for h in hashes], n)
     return out
+
+
+def named(label: Any, find: Callable[[Any], Any], column: Any) -> Any:
+    """Returns the hashes that a function finds for a column. Its TypeErrors name the column."""
+    try:
+        return find(column)
+    except TypeError as e:
+        raise TypeError(f"column {label!r}: {e}") from None
 
 
 def numbers(hashes: Sequence[Any], n: int) -> Any:
@@ -91,7 +100,11 @@ def _of_pandas(values: Any) -> np.ndarray[Any, Any]:
     if hasattr(values, "__arrow_array__") and name.startswith("Arrow"):
         return _of_arrow(values.__arrow_array__())
     if name == "IntervalArray":
-        out = of_structs([hash_of(values.left.array), hash_of(values.right.array)])
+        out = of_structs([hash_of(values.left.array), hash_of(values.right.array)], len(values))
+        out[values.isna()] = MISSING
+        return out
+    if name == "PeriodArray":
+        out = of_floats(values.asi8)
         out[values.isna()] = MISSING
         return out
     if name == "SparseArray":
@@ -131,7 +144,8 @@ def _of_chunk(array: Any) -> np.ndarray[Any, Any]:
     elif kinds.is_large_string(kind) or kinds.is_large_binary(kind):
         out = _of_text(array, np.int64)
     elif kinds.is_struct(kind):
-        out = of_structs([_of_arrow(child) for child in array.flatten()])
+        fields = sorted(zip([f.name for f in kind], array.flatten(), strict=True), key=lambda field: field[0])
+        out = of_structs([_of_arrow(values) for _, values in fields], len(array))
     elif kinds.is_list(kind) or kinds.is_large_list(kind):
         ends = array.offsets.to_numpy().astype(np.int64)
         out = of_lists(_of_arrow(array.values.slice(ends[0], ends[-1] - ends[0])), ends - ends[0])

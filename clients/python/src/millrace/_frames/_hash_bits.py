@@ -48,9 +48,10 @@ def of_floats(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return out
 
 
-def of_structs(fields: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-    """Hashes values that have one value of each of several columns, by the hashes of these."""
-    out = np.full(len(fields[0]), len(fields), np.uint64)
+def of_structs(fields: Sequence[np.ndarray[Any, Any]], rows: int) -> np.ndarray[Any, Any]:
+    """Hashes rows that have one value of each of several columns, by the hashes of these. The
+    fields of structs are in the order of their names."""
+    out = np.full(rows, len(fields), np.uint64)
     for field in fields:
         out = mixed(out * FIRST + field)
     return out

@@ -5,20 +5,20 @@ from __future__ import annotations
 import datetime
 import decimal
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from typing import Any
 
 import numpy as np
 
-from millrace._frames._hash_bits import MISSING, of_bytes, of_floats, of_lists
+from millrace._frames._hash_bits import MISSING, of_bytes, of_floats, of_lists, of_structs
 
 _Hash = Callable[[Any], np.ndarray[Any, Any]]
 _EPOCH = datetime.datetime(1970, 1, 1)
 
 
 def of_objects(values: np.ndarray[Any, Any], hash_of: _Hash) -> np.ndarray[Any, Any]:
-    """Hashes objects. Text, numbers, dates, times and tuples are hashed by their values, others by
-    their `str`.
+    """Hashes objects. Text, numbers, dates, times, intervals and collections are hashed by their
+    values, others by their `str`. Raises TypeError for an object whose `str` is only its address.
 
     Args:
         values: the objects.
@@ -44,42 +44,99 @@ def _of_any(values: np.ndarray[Any, Any], missing: Any, hash_of: _Hash) -> np.nd
     """Hashes objects of several kinds: all of one kind at once."""
     out = np.empty(len(values), np.uint64)
     kinds: dict[str, list[int]] = {}
+    known: dict[type, str] = {}
     for at, (value, gone) in enumerate(zip(values, missing, strict=True)):
         if not gone:
-            kinds.setdefault(_kind(value), []).append(at)
+            cls = type(value)
+            kind = known.get(cls) or known.setdefault(cls, _kind(cls))
+            kinds.setdefault(kind, []).append(at)
     for kind, places in kinds.items():
-        some = [values[at] for at in places]
-        if kind == "text":
-            out[places] = _of_text(some)
-        elif kind == "number":
-            out[places] = _of_numbers(some)
-        elif kind == "tuple":
-            elements = np.empty(sum(map(len, some)), object)
-            elements[:] = [element for row in some for element in row]
-            out[places] = of_lists(hash_of(elements), np.cumsum([0, *map(len, some)], dtype=np.int64))
-        elif kind == "other":
-            out[places] = _of_text([str(v) for v in some])
-        else:
-            out[places] = hash_of(np.array([_times[kind](v) for v in some], f"{kind}8[us]"))
+        out[places] = _of_kind(kind, [values[at] for at in places], hash_of)
     return out
 
 
-def _kind(value: Any) -> str:
-    if isinstance(value, (str, bytes)):
-        return "text"
-    if isinstance(value, (numbers.Real, decimal.Decimal, np.bool_)):
-        return "number"
-    if isinstance(value, (tuple, list)):
-        return "tuple"
-    if isinstance(value, (datetime.date, np.datetime64)):
-        return "M"
-    if isinstance(value, (datetime.timedelta, np.timedelta64, datetime.time)):
-        return "m"
+def _of_kind(kind: str, values: list[Any], hash_of: _Hash) -> np.ndarray[Any, Any]:
+    if kind == "text":
+        return _of_text(values)
+    if kind == "number":
+        return _of_numbers(values)
+    if kind == "complex":
+        parts = np.array(values, np.complex128)
+        real, imaginary = of_floats(parts.real), of_floats(parts.imag)
+        return np.where(parts.imag == 0, real, of_structs([real, imaginary], len(values)))
+    if kind == "interval":
+        ends = [hash_of(_objects(v.left for v in values)), hash_of(_objects(v.right for v in values))]
+        return of_structs(ends, len(values))
+    if kind == "period":
+        return of_floats(np.array([v.ordinal for v in values], np.int64))
+    if kind == "list":
+        return of_lists(*_elements(values, hash_of))
+    if kind == "set":
+        hashes, ends = _elements(values, hash_of)
+        rows = np.repeat(np.arange(len(values)), np.diff(ends))
+        return of_lists(hashes[np.lexsort((hashes, rows))], ends)
+    if kind == "dict":
+        return _of_dicts(values, hash_of)
+    if kind == "other":
+        return _of_text([_text(v) for v in values])
+    return hash_of(np.array([_times[kind](v) for v in values], f"{kind}8[us]"))
+
+
+def _kind(cls: type) -> str:
+    import pandas as pd
+
+    for kind, classes in (
+        ("text", (str, bytes, bytearray, memoryview)),
+        ("number", (numbers.Real, decimal.Decimal, np.bool_)),
+        ("complex", numbers.Complex),
+        ("list", (tuple, list, np.ndarray)),
+        ("period", pd.Period),
+        ("interval", pd.Interval),
+        ("M", (datetime.date, np.datetime64)),
+        ("m", (datetime.timedelta, np.timedelta64, datetime.time)),
+        ("dict", Mapping),
+        ("set", Set),
+    ):
+        if issubclass(cls, classes):
+            return kind
     return "other"
 
 
+def _objects(values: Iterable[Any]) -> np.ndarray[Any, Any]:
+    return np.fromiter(values, object)
+
+
+def _elements(rows: list[Collection[Any]], hash_of: _Hash) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Returns the hashes of the elements of all rows, and where each row begins and ends there."""
+    ends = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+    return hash_of(_objects(element for row in rows for element in row)), ends
+
+
+def _of_dicts(values: list[Mapping[Any, Any]], hash_of: _Hash) -> np.ndarray[Any, Any]:
+    """Hashes dicts as structs with their items: all with the same keys at once."""
+    out = np.empty(len(values), np.uint64)
+    alike: dict[tuple[Any, ...], list[int]] = {}
+    for at, value in enumerate(values):
+        alike.setdefault(tuple(sorted(value, key=str)), []).append(at)
+    for keys, places in alike.items():
+        fields = [hash_of(_objects(values[at][key] for at in places)) for key in keys]
+        out[places] = of_structs(fields, len(places))
+    return out
+
+
+def _text(value: Any) -> str:
+    kind = type(value)
+    if kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__:
+        raise TypeError(
+            f"rows cannot be split by objects of type {kind.__module__}.{kind.__qualname__}, whose str() is their"
+            " address in memory: use a column with a number or a text for each, or give the class a __str__ that"
+            " is the same for equal objects"
+        )
+    return str(value)
+
+
 def _of_text(values: list[Any]) -> np.ndarray[Any, Any]:
-    raw = [v.encode("utf-8", "surrogatepass") if isinstance(v, str) else v for v in values]
+    raw = [v.encode("utf-8", "surrogatepass") if isinstance(v, str) else bytes(v) for v in values]
     ends = np.cumsum([0, *map(len, raw)], dtype=np.int64)
     return of_bytes(ends, np.frombuffer(b"".join(raw), np.uint8), len(raw))
 
@@ -111,7 +168,7 @@ def _instant(value: Any) -> Any:
 def _span(value: Any) -> Any:
     if isinstance(value, datetime.time):
         clock = datetime.datetime.combine(_EPOCH, value.replace(tzinfo=None))
-        return clock - _EPOCH
+        return clock - _EPOCH - (value.utcoffset() or datetime.timedelta())
     to_numpy = getattr(value, "to_timedelta64", None)
     return to_numpy() if to_numpy is not None else value
 

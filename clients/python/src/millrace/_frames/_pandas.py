@@ -28,7 +28,7 @@ class Pandas(Library):
         return frame.array if frame.ndim == 1 else frame[label].array
 
     def by_hash(self, frame: Any, by: Sequence[Any], n: int) -> Any:
-        return _hash.partitions([self._plain(self._column(frame, label)) for label in by], n)
+        return _hash.partitions([(label, self._plain(self._column(frame, label))) for label in by], n)
 
     @staticmethod
     def _plain(array: Any) -> Any:

@@ -32,7 +32,7 @@ class Polars(Library):
         return frame if isinstance(frame, pl.Series) else frame.get_column(label)
 
     def by_hash(self, frame: Any, by: Sequence[Any], n: int) -> Any:
-        return _hash.partitions([self._plain(self._column(frame, label)) for label in by], n)
+        return _hash.partitions([(label, self._plain(self._column(frame, label))) for label in by], n)
 
     @staticmethod
     def _plain(column: Any) -> Any:

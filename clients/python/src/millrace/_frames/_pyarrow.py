@@ -25,7 +25,7 @@ class PyArrow(Library):
         return list(frame.schema.names)
 
     def by_hash(self, frame: Any, by: Sequence[Any], n: int) -> Any:
-        return _hash.partitions([frame.column(label) for label in by], n)
+        return _hash.partitions([(label, frame.column(label)) for label in by], n)
 
     def by_range(self, frame: Any, by: Any, edges: Sequence[Any]) -> tuple[Any, Any]:
         import pyarrow as pa
