@@ -11,8 +11,8 @@ import polars as pl
 import pytest
 from in_process import FAR, NEAR, InProcess, collect
 from millrace._polars import _plan, _query
-from millrace._polars._options import Options
-from millrace._polars._query import Query, UndividedWarning
+from millrace._polars._options import Options, UndividedWarning
+from millrace._polars._query import Query
 from millrace._polars._stages import Stages
 from polars.testing import assert_frame_equal
 

@@ -14,25 +14,26 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl  # pyright: ignore[reportMissingImports]
 
-from millrace._polars import _inline, _plan
+from millrace._polars import _plan, _whole
 from millrace._polars._cluster import Cluster
-from millrace._polars._options import Options
-from millrace._polars._query import Query, UndividedWarning
-from millrace._polars._stages import Stages
+from millrace._polars._options import Options, UndividedWarning
 from millrace._polars._stored import Result
 from millrace.client import Client
 from millrace.cluster import LocalCluster
-from millrace.future import results_of
+from millrace.future import Future, results_of
+
+if TYPE_CHECKING:
+    from millrace._polars._query import Query
 
 #: So many queries run at the same time.
 _TOGETHER = 16
@@ -103,7 +104,7 @@ class Engine(pl.Engine):
             raise ValueError("background=True is not supported: call collect in a thread of your own")
         if post_opt_callback is not None:
             raise ValueError("post_opt_callback is a function for engines of Polars itself")
-        futures = self._query().collect(_plan.read(lf))
+        futures = self._started(lf, lambda query, root: query.collect(root), "run")
         return pl.concat(results_of(futures), rechunk=False)
 
     def collect_all(self, lfs: Iterable[pl.LazyFrame], *, optimizations: Any) -> list[pl.DataFrame]:
@@ -127,9 +128,16 @@ class Engine(pl.Engine):
     def execute(self, lf: pl.LazyFrame, *, optimizations: Any = None) -> Result:
         """Runs a query, and keeps the parts of its result on the cluster. `result.lazy()` is the
         source of further queries. See `polars.LazyFrame.execute`."""
-        query = self._query()
-        root = query.listed(_plan.read(lf))
-        return Result(query.run(root), root.schema)
+        schemas: list[pl.Schema] = []
+
+        def run(query: Query, root: _plan.Node) -> list[Future[Any]]:
+            root = query.listed(root)
+            futures = query.run(root)
+            schemas.append(root.schema)
+            return futures
+
+        futures = self._started(lf, run, "run")
+        return Result(futures, schemas[0] if schemas else lf.collect_schema())
 
     def persist(self, lf: pl.LazyFrame | pl.DataFrame) -> pl.LazyFrame:
         """Runs a query, and returns its result as the source of further queries. It stays on the
@@ -141,7 +149,8 @@ class Engine(pl.Engine):
                 at about 40 MB/s.
         """
         if isinstance(lf, pl.DataFrame):
-            pieces = _inline.pieces(lf, self._options.max_rows_per_partition)
+            rows = self._options.max_rows_per_partition
+            pieces = [lf.slice(at, rows) for at in range(0, max(len(lf), 1), rows)]
             return Result(self._client.scatter(pieces), lf.schema).lazy()
         return self.execute(lf).lazy()
 
@@ -149,7 +158,13 @@ class Engine(pl.Engine):
         """Returns the stages of a query, with sides of joins that are brought to each task and nodes
         that run in one task, and its plan, with columns and predicates pushed down to where rows
         meet. The stages are those for sizes that are known before. Nothing runs."""
-        return self._query().explained(_plan.read(lf))
+        try:
+            root = _plan.read(lf)
+            query = self._query()
+            with _plan.known():
+                return query.explained(root)
+        except _plan.UnknownPlanError as e:
+            return f"  UNDIVIDED: {_unknown(e)}\n{lf.explain(optimized=False)}"
 
     def sink_parquet(  # pyright: ignore[reportIncompatibleMethodOverride] - the path is a name
         self, lf: pl.LazyFrame, path: str | Path, *, optimizations: Any, **options: Any
@@ -171,7 +186,12 @@ class Engine(pl.Engine):
         text = str(Path(path).absolute()) if "://" not in str(path) else str(path)
         if str(path).endswith("/") or self._options.sink_to_directory:
             options["mkdir"], text = True, text.rstrip("/") + "/"
-        results_of(self._query().sink_parquet(_plan.read(lf), text, options))
+        file = f"{text}{0:05}.parquet" if text.endswith("/") else text
+        results_of(
+            self._started(
+                lf, lambda query, root: query.sink_parquet(root, text, options), "sink_parquet", file, options
+            )
+        )
 
     def close(self) -> None:
         """Stops the cluster that the engine has started. A client that it was given stays open."""
@@ -190,9 +210,35 @@ class Engine(pl.Engine):
     ) -> None:
         self.close()
 
+    def _started(
+        self, lf: pl.LazyFrame, run: Callable[[Query, _plan.Node], list[Future[Any]]], function: str, *arguments: Any
+    ) -> list[Future[Any]]:
+        """Starts a query, and returns the parts of its result.
+
+        Args:
+            lf: the query.
+            run: starts its plan.
+            function: of `_whole`, which runs a plan of an unknown form.
+            arguments: of the function.
+        """
+        try:
+            root = _plan.read(lf)
+            return run(self._query(), root)
+        except _plan.UnknownPlanError as e:
+            self._options.tell(_unknown(e))
+            return [_whole.submitted(self._client, lf, function, *arguments)]
+
     def _query(self) -> Query:
+        # These read plans when they are imported, which another Polars may write in another form.
+        from millrace._polars._query import Query
+        from millrace._polars._stages import Stages
+
         slots = sum(w.slots for w in self._client.session.workers())
         return Query(Cluster(self._client), max(slots, 1), self._options, Stages)
+
+
+def _unknown(error: _plan.UnknownPlanError) -> str:
+    return f"the query cannot be divided, and runs in one task: {error}"
 
 
 def _process_info() -> dict[str, Any]:

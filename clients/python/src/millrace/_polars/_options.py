@@ -8,6 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 
+class UndividedWarning(UserWarning):
+    """A part of a query runs in one task."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Options:
     """How queries are divided. Names that cudf-polars' StreamingOptions has mean the same here."""
@@ -40,6 +44,17 @@ class Options:
         for name in ("target_partition_size", "max_rows_per_partition"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: at least 1 is needed")
+
+    def tell(self, text: str) -> None:
+        """Tells the user of a part of a query that runs in one task.
+
+        Raises:
+            NotImplementedError: by `fallback_mode`.
+        """
+        if self.fallback_mode == "raise":
+            raise NotImplementedError(f"{text}; fallback_mode='warn' allows it")
+        if self.fallback_mode == "warn":
+            warnings.warn(UndividedWarning(text), stacklevel=3)
 
     @classmethod
     def of(cls, options: Any) -> Options:

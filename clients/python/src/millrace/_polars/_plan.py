@@ -7,6 +7,7 @@ does not know is kept as it is, so that Polars gets it back unchanged.
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import Callable, Container, Iterator
 from typing import Any, cast
@@ -151,10 +152,16 @@ def read(lf: pl.LazyFrame) -> Node:
     data = lf.serialize()
     if not data.startswith(_WORD):
         raise UnknownPlanError(f"a plan of Polars {pl.__version__} begins with {data[:11]!r}, not with {_WORD!r}")
+    with known(), _deep.plans():
+        return _root(_msgpack.unpack(data, _HEAD))
+
+
+@contextlib.contextmanager
+def known() -> Iterator[None]:
+    """Within it, a plan that lacks a field, or has another one, is an UnknownPlanError."""
     try:
-        with _deep.plans():
-            return _root(_msgpack.unpack(data, _HEAD))
-    except (KeyError, TypeError, IndexError, _msgpack.FormatError) as e:
+        yield
+    except (KeyError, TypeError, IndexError, AttributeError, _msgpack.FormatError) as e:
         raise UnknownPlanError(f"a plan of Polars {pl.__version__} has another form: {e!r}") from e
 
 

@@ -9,7 +9,6 @@ the parts are run, and the next stage is chosen by the sizes of their results.
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Callable
 from typing import Any, Protocol, cast
 
@@ -62,10 +61,6 @@ _MOST_ITEMS = 256
 _ALL = (1 << 32) - 1
 
 
-class UndividedWarning(UserWarning):
-    """A part of a query runs in one task."""
-
-
 class Foreseen(Protocol):
     """The stages of a query that has not run."""
 
@@ -101,15 +96,16 @@ class Query:
 
     def _divided(self, root: Node) -> list[Node]:
         """Returns the parts of the result of a plan as the user gave it."""
-        pushed = _pushdown.pushed(self._without_frames(self.listed(root)))
-        for node in pushed.walk():
-            if node.kind == "Scan":  # what cannot be divided is told before any work
-                self.parts(node)
-        if self._foresee is not None and self.options.fallback_mode != "silent":
-            stages = self._foresee(self)
-            stages.parts(pushed)
-            for text in stages.undivided:
-                self._tell(text)
+        with _plan.known():
+            pushed = _pushdown.pushed(self._without_frames(self.listed(root)))
+            for node in pushed.walk():
+                if node.kind == "Scan":  # what cannot be divided is told before any work
+                    self.parts(node)
+            if self._foresee is not None:
+                stages = self._foresee(self)
+                stages.parts(pushed)
+                for text in stages.undivided:
+                    self._tell(text)
         return self.parts(pushed)
 
     @_deep.plans()
@@ -133,8 +129,9 @@ class Query:
     @_deep.plans()
     def collect(self, root: Node) -> list[Future[pl.DataFrame]]:
         """Runs a plan whose result is fetched: in one task if it reads little, else as `run`."""
-        root = self.listed(root)
-        whole = self._undivided(root)
+        with _plan.known():
+            root = self.listed(root)
+            whole = self._undivided(root)
         return self.run(root) if whole is None else [self._submit(whole)]
 
     def _undivided(self, root: Node) -> Node | None:
@@ -153,7 +150,8 @@ class Query:
     def sink_parquet(self, root: Node, path: str, options: dict[str, Any]) -> list[Future[None]]:
         """Runs a plan, and writes its result: to one file, or if the path ends with "/", each part
         to a file in this directory."""
-        root = self.listed(root)
+        with _plan.known():
+            root = self.listed(root)
         parts = self._divided(root)
         if not path.endswith("/"):
             parts = [self._one(parts, root.schema)]
@@ -236,12 +234,9 @@ class Query:
         return f"{name_of(node)} cannot be divided, and runs in one task{f': {reason}' if reason else _where(node)}"
 
     def _tell(self, text: str) -> None:
-        if self.options.fallback_mode == "silent" or text in self._told:
-            return
-        if self.options.fallback_mode == "raise":
-            raise NotImplementedError(f"{text}; fallback_mode='warn' allows it")
-        self._told.add(text)
-        warnings.warn(UndividedWarning(text), stacklevel=2)
+        if text not in self._told:
+            self._told.add(text)
+            self.options.tell(text)
 
     def _note(self, text: str) -> None:
         """Notes how a node is divided, for people who look at the plan."""

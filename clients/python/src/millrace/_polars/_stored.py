@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import polars as pl  # pyright: ignore[reportMissingImports]
@@ -25,15 +25,35 @@ class Stored:
         self.name = f"millrace-stored-{uuid.uuid4().hex}"
         _known[self.name] = self
 
+    def frame(self) -> pl.DataFrame:
+        """Returns the whole result."""
+        return pl.concat(results_of(self.futures), rechunk=False)
+
     def __call__(
         self, columns: list[str] | None, predicate: bytes | None, rows: int | None, batch: int | None
     ) -> tuple[Iterator[pl.DataFrame], bool]:
         parsed = None if predicate is None else pl.Expr.deserialize(predicate)
-        frame = pl.concat(results_of(self.futures), rechunk=False)
-        return iter([_leaf.of_frames([frame])(0, columns, parsed, rows)]), True
+        return iter([_leaf.of_frames([self.frame()])(0, columns, parsed, rows)]), True
 
     def __reduce__(self) -> tuple[Any, tuple[str]]:
         return _find, (self.name,)
+
+
+class Brought(Stored):
+    """The same in a task that has the results."""
+
+    def __init__(self, name: str, parts: Sequence[pl.DataFrame]) -> None:
+        self.futures = []
+        self.name = name
+        self._parts = parts
+
+    @classmethod
+    def known(cls, name: str, parts: Sequence[pl.DataFrame]) -> Stored:
+        """Returns the source of a name, which plans find for as long as it exists."""
+        return _known.setdefault(name, cls(name, parts))
+
+    def frame(self) -> pl.DataFrame:
+        return pl.concat(self._parts, rechunk=False)
 
 
 _known: weakref.WeakValueDictionary[str, Stored] = weakref.WeakValueDictionary()
@@ -51,6 +71,11 @@ def futures_in(scan_fn: Any) -> list[Future[pl.DataFrame]] | None:
     function."""
     found = _NAME.search(bytes(scan_fn))
     return None if found is None else _find(found[0].decode()).futures
+
+
+def sources_in(plan: bytes) -> list[Stored]:
+    """Returns the sources of results that a serialized plan reads, in any form of plans."""
+    return [_find(name.decode()) for name in dict.fromkeys(_NAME.findall(plan))]
 
 
 class Result:
