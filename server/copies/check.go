@@ -24,6 +24,9 @@ func (k *checker) fail(format string, args ...any) {
 func (m *Machine) Check() error {
 	k := &checker{m: m}
 	k.rescues()
+	k.drains()
+	k.copies()
+	k.moves()
 	return errors.Join(k.problems...)
 }
 
@@ -57,5 +60,88 @@ func (k *checker) rescues() {
 				k.fail("%s is to copy %d bytes of %s, not %d", s.worker, bytes[dead][i], dead, s.bytes)
 			}
 		}
+	}
+}
+
+// drains checks the drains. A drained worker can end without a loss.
+func (k *checker) drains() {
+	m := k.m
+	if m.Pending() || len(m.unchecked)+len(m.ordered)+len(m.asked)+len(m.taken) > 0 || m.concluding {
+		k.fail("work is left over: %d drains to check, %d copies to begin", len(m.unchecked), len(m.ordered))
+	}
+	found := 0
+	for _, w := range m.tables.Workers() {
+		d := m.drains[w.ID]
+		draining := w.State == WorkerStateDraining || w.State == WorkerStateDrained
+		if draining && d == nil || w.State == WorkerStateActive && d != nil {
+			k.fail("%s is %s, its drain is %v", w.ID, w.State, d)
+		}
+		for _, id := range sortedKeys(m.keeps[w.ID]) {
+			if !m.tables.Holds(w.ID, id) {
+				k.fail("%s is asked to keep %s, which it does not have", w.ID, id)
+			}
+		}
+		if d != nil {
+			found++
+		}
+		if w.State != WorkerStateDrained || d == nil {
+			continue
+		}
+		if w.Assigned > 0 {
+			k.fail("%s is drained and has %d tasks", w.ID, w.Assigned)
+		}
+		for _, id := range m.tables.Objects(w.ID) {
+			if o, _ := m.tables.Object(id); m.isolated(id, &o) || !m.kept(d, id, &o) {
+				k.fail("%s is drained and alone keeps %s", w.ID, id)
+			}
+		}
+	}
+	if found != len(m.drains) {
+		k.fail("%d drains of %d workers", len(m.drains), found)
+	}
+}
+
+// copies checks the copies that are under way.
+func (k *checker) copies() {
+	m := k.m
+	if len(m.copies) != len(m.copyOf) {
+		k.fail("%d copies of %d objects", len(m.copies), len(m.copyOf))
+	}
+	for _, id := range sortedKeys(m.copies) {
+		c := m.copies[id]
+		if c.task != id || m.copyOf[c.object] != c || !m.underCopy(c) {
+			k.fail("copy %s of %s is by %s, under way %v", id, c.object, c.task, m.underCopy(c))
+		}
+	}
+}
+
+// moves checks the rebalance in progress.
+func (k *checker) moves() {
+	r := k.m.rebalance
+	if r == nil {
+		return
+	}
+	left := uint64(len(r.moving))
+	for _, s := range r.sources {
+		left += uint64(len(s.moves))
+	}
+	if i := &r.info; i.PlannedObjects != i.MovedObjects+i.FailedObjects+left {
+		k.fail("%d moves are planned: %d have ended, %d failed, %d are left", i.PlannedObjects, i.MovedObjects, i.FailedObjects, left)
+	}
+	under := make(map[ids.WorkerID]int)
+	for _, id := range sortedKeys(r.moving) {
+		x := r.moving[id]
+		under[x.from]++
+		under[x.to]++
+		_, known := k.m.tables.Worker(x.to)
+		if holds := k.m.tables.Holds(x.to, id); x.object != id || !known || x.kept && (!x.asked || !holds) {
+			k.fail("%s moves to %s, which has it %v", id, x.to, holds)
+		}
+		if under[x.from] > maxMoves || under[x.to] > maxMoves {
+			k.fail("more than %d moves of %s or %s are under way", maxMoves, x.from, x.to)
+		}
+	}
+	if !k.m.movesArmed {
+		k.fail("a rebalance is in progress, and nothing will look at it")
 	}
 }

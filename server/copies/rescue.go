@@ -56,9 +56,9 @@ type rescuing struct {
 	tried uint64
 }
 
-// workerLost orders the rescue of a lost worker's objects that are wanted and have no other replica
-// or inline copy.
-func (m *Machine) workerLost(ev WorkerLost) {
+// rescueObjects orders the rescue of a lost worker's objects that are wanted and have no other
+// replica or inline copy.
+func (m *Machine) rescueObjects(ev WorkerLost) {
 	r := m.newRescue(ev)
 	if r == nil {
 		return
@@ -103,7 +103,7 @@ func (m *Machine) ask(id ids.TaskID, r *rescue, s *rescuing) bool {
 	for i := range r.survivors {
 		c := &r.survivors[i]
 		w, known := m.tables.Worker(c.worker)
-		if s.tried&(1<<i) != 0 || !known || !w.Active || w.MemoryBytes > 0 && s.bytes > w.MemoryBytes {
+		if s.tried&(1<<i) != 0 || !known || w.State != WorkerStateActive || w.MemoryBytes > 0 && s.bytes > w.MemoryBytes {
 			continue
 		}
 		micros := float64(c.bytes+s.bytes+rescueOverhead) / c.bytesPerMicro
@@ -127,13 +127,9 @@ func (m *Machine) orderRescue(id ids.TaskID, r *rescue, by int) {
 	m.emit(Effect{Kind: EffectRescue, Worker: r.survivors[by].worker, Dead: r.dead, Object: id})
 }
 
-// workerRemoved sets the deadline for the objects that were ordered from survivors, and passes on
-// the orders that the lost worker had as a survivor.
-func (m *Machine) workerRemoved(ev WorkerRemoved) {
-	if r := m.rescues[ev.Worker]; r != nil {
-		m.startRescue(r)
-	}
-	for _, id := range m.orderedFrom(ev.Worker) {
+// passOn gives the orders that a lost worker had as a survivor to the next survivors.
+func (m *Machine) passOn(lost ids.WorkerID) {
+	for _, id := range m.orderedFrom(lost) {
 		m.askNext(id)
 	}
 }
@@ -158,7 +154,7 @@ func (m *Machine) startRescue(r *rescue) {
 func (m *Machine) endRescue(r *rescue) {
 	delete(m.rescues, r.dead)
 	for _, s := range r.survivors {
-		if w, known := m.tables.Worker(s.worker); known && w.Reachable {
+		if w, known := m.tables.Worker(s.worker); known && w.Reachable() {
 			m.emit(Effect{Kind: EffectUnmap, Worker: s.worker, Dead: r.dead})
 		}
 	}

@@ -9,10 +9,22 @@ type Tables interface {
 	Object(id ids.TaskID) (Object, bool)
 	// Holders appends the workers that hold an object to out, the last that got it first.
 	Holders(id ids.TaskID, out []ids.WorkerID) []ids.WorkerID
+	// Key returns the key of an object and its namespace; both are empty if the task is forgotten.
+	Key(id ids.TaskID) (key, namespace string)
+	// Used reports whether a worker has a task that needs an object, other than except. With bound,
+	// tasks count, too, that no worker has yet and that may run on certain workers only. An object
+	// with very many dependents counts as used.
+	Used(id, except ids.TaskID, bound bool) bool
+	// Attempt reports whether a task has not ended, and which worker has it; 0: none.
+	Attempt(task ids.TaskID) (active bool, at ids.WorkerID)
 	// Worker returns what is known of a worker; false: it is lost.
 	Worker(id ids.WorkerID) (Worker, bool)
+	// Workers lists the workers that are not lost, by id.
+	Workers() []Worker
 	// Objects lists the objects that a worker holds, by id.
 	Objects(id ids.WorkerID) []ids.TaskID
+	// Holds reports whether a worker holds an object.
+	Holds(worker ids.WorkerID, id ids.TaskID) bool
 	// BytesPerMicro is the rate at which one worker fetches from another, in bytes per microsecond.
 	BytesPerMicro(from, to ids.WorkerID) float64
 }
@@ -39,15 +51,56 @@ type Object struct {
 	// Generation is the attempt that made it.
 	Generation ids.Attempt
 	Bytes      uint64
+	// Held means that a client, a dataset or a detached graph holds it. Uses counts the uses by
+	// tasks that have not ended.
+	Held bool
+	Uses uint32
+}
+
+// neededByOneTask reports whether only one task needs the object, as one that copies it does.
+func (o *Object) neededByOneTask() bool { return !o.Held && o.Uses == 1 }
+
+// WorkerState is the state of a worker incarnation.
+type WorkerState uint8
+
+// Worker states; the values equal those of the API.
+const (
+	WorkerStateActive       WorkerState = 1
+	WorkerStateDisconnected WorkerState = 2
+	WorkerStateDraining     WorkerState = 3
+	WorkerStateDrained      WorkerState = 4
+	// WorkerStateLost is in no table of a machine: these forget lost workers. The catalogue keeps
+	// rows of them.
+	WorkerStateLost WorkerState = 5
+)
+
+// String returns the state's name in the API, without its prefix.
+func (s WorkerState) String() string {
+	names := [...]string{"NONE", "ACTIVE", "DISCONNECTED", "DRAINING", "DRAINED", "LOST"}
+	if int(s) < len(names) {
+		return names[s]
+	}
+	return "UNKNOWN"
 }
 
 // Worker is what is known of a worker that is not lost.
 type Worker struct {
 	ID   ids.WorkerID
 	Name string
-	// Active means that it may get tasks. Reachable means that its connection is not broken.
-	Active, Reachable bool
+	// State is ACTIVE if it may get tasks and copies.
+	State WorkerState
+	// Native means that it can copy objects. Supervised means that a process starts it again.
+	Native, Supervised bool
 	// MemoryBytes is the limit of its memory; 0: none. ClaimedBytes are used, or will be by
 	// fetches.
 	MemoryBytes, ClaimedBytes uint64
+	// Room is the number of bytes that it can take, as far as is known: what is free, and what can
+	// leave its memory. It is infinite without a limit.
+	Room float64
+	// HeldBytes is the size of its objects, and Objects their number. Assigned counts its attempts.
+	HeldBytes         uint64
+	Objects, Assigned int
 }
+
+// Reachable reports whether the connection to the worker is not broken.
+func (w *Worker) Reachable() bool { return w.State != WorkerStateDisconnected }

@@ -3,6 +3,7 @@ package loop
 import (
 	"context"
 
+	"github.com/millrace/millrace/server/copies"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
 )
@@ -13,13 +14,13 @@ type rebalance struct {
 	loop   *Loop
 	number uint64
 	ended  chan struct{}
-	last   sched.RebalanceInfo
+	last   copies.RebalanceInfo
 }
 
 // Rebalance plans a rebalance, and begins it unless it is a dry run.
-func (l *Loop) Rebalance(ctx context.Context, event sched.RebalanceOrdered) (schedapi.Rebalance, sched.RebalanceInfo, error) {
+func (l *Loop) Rebalance(ctx context.Context, event sched.RebalanceOrdered) (schedapi.Rebalance, copies.RebalanceInfo, error) {
 	r := &rebalance{loop: l, ended: make(chan struct{})}
-	var plan sched.RebalanceInfo
+	var plan copies.RebalanceInfo
 	err := l.do(ctx, func() error {
 		if err := l.refuseIfDraining(); err != nil {
 			return err
@@ -54,8 +55,8 @@ func (l *Loop) rebalanceEnded() {
 }
 
 // Info returns the figures as they are now, or the last ones.
-func (r *rebalance) Info(ctx context.Context) (sched.RebalanceInfo, error) {
-	var now sched.RebalanceInfo
+func (r *rebalance) Info(ctx context.Context) (copies.RebalanceInfo, error) {
+	var now copies.RebalanceInfo
 	err := r.loop.inspect(ctx, func() {
 		select {
 		case <-r.ended:

@@ -12,6 +12,7 @@ import (
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/text"
+	"github.com/millrace/millrace/server/copies"
 	"github.com/millrace/millrace/server/members"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
@@ -214,7 +215,7 @@ func workerTo(w *schedapi.Worker, view pb.WorkerView) *pb.Worker {
 	return worker
 }
 
-func drainTo(d *sched.DrainInfo, view pb.WorkerView) *pb.WorkerDrain {
+func drainTo(d *copies.DrainInfo, view pb.WorkerView) *pb.WorkerDrain {
 	if d == nil {
 		return nil
 	}
@@ -229,7 +230,7 @@ func drainTo(d *sched.DrainInfo, view pb.WorkerView) *pb.WorkerDrain {
 	return drain
 }
 
-func stayingTo(o sched.StayingObject) *pb.StayingObject {
+func stayingTo(o copies.StayingObject) *pb.StayingObject {
 	return &pb.StayingObject{TaskId: uint64(o.Task), Key: o.Key, Namespace: o.Namespace, Bytes: o.Bytes, Reason: o.Reason}
 }
 

@@ -15,6 +15,7 @@ import (
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/server/alarms"
+	"github.com/millrace/millrace/server/copies"
 	"github.com/millrace/millrace/server/members"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
@@ -47,9 +48,9 @@ var (
 		Name: "n", Namespace: "s", Keys: []string{"k"}, Value: []byte{10 << 3, 0}, CreatedAt: someTime, Revision: 1, // the value is input 0
 	}
 	someLinalg = sched.Linalg{Library: "l", File: "f", Cores: 1, Ops: []string{"o"}}
-	someDrain  = &sched.DrainInfo{
-		Purpose: sched.DrainRetire, Reason: "r", Since: someTime, Until: someTime, CopiedObjects: 1, CopiedBytes: 2, RemainingObjects: 3, RemainingBytes: 4,
-		StayingObjects: 5, StayingBytes: 6, Staying: []sched.StayingObject{{Task: 1, Key: "k", Namespace: "n", Bytes: 2, Reason: "r"}},
+	someDrain  = &copies.DrainInfo{
+		Purpose: copies.DrainRetire, Reason: "r", Since: someTime, Until: someTime, CopiedObjects: 1, CopiedBytes: 2, RemainingObjects: 3, RemainingBytes: 4,
+		StayingObjects: 5, StayingBytes: 6, Staying: []copies.StayingObject{{Task: 1, Key: "k", Namespace: "n", Bytes: 2, Reason: "r"}},
 	}
 	someOptions = sched.Options{
 		Priority: 1, MaxRetries: 2, RetryBackoff: 3, Timeout: 4, Resources: map[string]float64{"r": 1}, Workers: []sched.WorkerSelector{{Name: "w"}},

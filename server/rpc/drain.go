@@ -9,13 +9,14 @@ import (
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/copies"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
 )
 
 func (s *schedulerService) DrainWorkers(ctx context.Context, r *pb.DrainWorkersRequest) (*pb.DrainWorkersResponse, error) {
 	if !r.GetUndo() {
-		workers, err := s.drain(ctx, r.GetWorkers(), sched.DrainKeep, r.GetReason(), 0)
+		workers, err := s.drain(ctx, r.GetWorkers(), copies.DrainKeep, r.GetReason(), 0)
 		return &pb.DrainWorkersResponse{Workers: workers}, err
 	}
 	snapshot, err := s.scheduler.Snapshot(ctx)
@@ -53,12 +54,12 @@ func (s *schedulerService) DrainWorkers(ctx context.Context, r *pb.DrainWorkersR
 }
 
 func (s *schedulerService) RetireWorkers(ctx context.Context, r *pb.RetireWorkersRequest) (*pb.RetireWorkersResponse, error) {
-	workers, err := s.drain(ctx, r.GetWorkers(), sched.DrainRetire, r.GetReason(), timeoutOf(r.GetTimeout()))
+	workers, err := s.drain(ctx, r.GetWorkers(), copies.DrainRetire, r.GetReason(), timeoutOf(r.GetTimeout()))
 	return &pb.RetireWorkersResponse{Workers: workers}, err
 }
 
 func (s *schedulerService) RestartWorkers(ctx context.Context, r *pb.RestartWorkersRequest) (*pb.RestartWorkersResponse, error) {
-	workers, err := s.drain(ctx, r.GetWorkers(), sched.DrainRestart, r.GetReason(), timeoutOf(r.GetTimeout()))
+	workers, err := s.drain(ctx, r.GetWorkers(), copies.DrainRestart, r.GetReason(), timeoutOf(r.GetTimeout()))
 	return &pb.RestartWorkersResponse{Workers: workers}, err
 }
 
@@ -66,7 +67,7 @@ func (s *schedulerService) RestartWorkers(ctx context.Context, r *pb.RestartWork
 func timeoutOf(d *durationpb.Duration) time.Duration { return d.AsDuration() }
 
 // drain orders the drain of workers and returns their rows.
-func (s *schedulerService) drain(ctx context.Context, refs []*pb.WorkerRef, purpose sched.DrainPurpose, reason string, timeout time.Duration) ([]*pb.Worker, error) {
+func (s *schedulerService) drain(ctx context.Context, refs []*pb.WorkerRef, purpose copies.DrainPurpose, reason string, timeout time.Duration) ([]*pb.Worker, error) {
 	snapshot, err := s.scheduler.Snapshot(ctx)
 	if err != nil {
 		return nil, err

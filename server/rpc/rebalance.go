@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/server/copies"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
 )
@@ -59,7 +60,7 @@ func (s *schedulerService) Rebalance(r *pb.RebalanceRequest, stream grpc.ServerS
 	}
 }
 
-func rebalanceTo(info *sched.RebalanceInfo) *pb.RebalanceResponse {
+func rebalanceTo(info *copies.RebalanceInfo) *pb.RebalanceResponse {
 	response := &pb.RebalanceResponse{
 		PlannedObjects: info.PlannedObjects, PlannedBytes: info.PlannedBytes, MovedObjects: info.MovedObjects, MovedBytes: info.MovedBytes,
 		FailedObjects: info.FailedObjects, FailedBytes: info.FailedBytes, Done: info.Done,

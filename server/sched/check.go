@@ -34,7 +34,6 @@ type checker struct {
 	errored   int
 	linalg    int
 	rescuing  int
-	drains    int
 }
 
 func (k *checker) fail(format string, args ...any) {
@@ -53,7 +52,7 @@ func (m *Machine) Check() error {
 		keys: make(map[*namespace]int), workers: make([]worker, len(m.workers)), queued: make(map[ids.TaskID]bool),
 		sent: make(map[TaskRef]bool), retries: make(map[ids.TaskID]bool), objects: make([]int, len(m.workers)),
 	}
-	if len(m.endings)+len(m.reruns)+len(m.settling)+len(m.stranded)+len(m.makers)+len(m.copied) > 0 || m.recheckDrains || m.recheckMoves {
+	if len(m.endings)+len(m.reruns)+len(m.settling)+len(m.stranded)+len(m.makers)+len(m.copied) > 0 {
 		k.fail("work is left over after the step: %d to end, %d to run again, %d to settle, %d stranded, %d to pre-assign", len(m.endings), len(m.reruns),
 			len(m.settling), len(m.stranded), len(m.makers))
 	}
@@ -335,7 +334,6 @@ func (k *checker) compare() {
 	if err := m.copier.Check(); err != nil {
 		k.problems = append(k.problems, err)
 	}
-	k.moves()
 	k.chains()
 	for slot, g := range m.graphs {
 		if g != nil {
@@ -394,18 +392,12 @@ func (k *checker) compare() {
 				s.assigned, s.running, s.usedSlots, s.preassigned, s.queuedMicros, s.retracting, s.blocked.count,
 				w.assigned, w.running, w.usedSlots, w.preassigned, w.queuedMicros, w.retracting, w.blocked.count)
 		}
-		for _, id := range w.keeps.members(nil) {
-			if !w.objects.has(id) {
-				k.fail("%s is asked to keep %s, which it does not have", w.id, id)
-			}
-		}
 		if w.objects.count != k.objects[w.slot] {
 			k.fail("%s holds %d objects, %d know of it", w.id, w.objects.count, k.objects[w.slot])
 		}
 		if w.heldBytes != s.heldBytes {
 			k.fail("%s holds %d bytes, not %d", w.id, s.heldBytes, w.heldBytes)
 		}
-		k.drain(w)
 		if s.fetchingItems != w.fetchingItems {
 			k.fail("%s expects %d items, kept %d", w.id, s.fetchingItems, w.fetchingItems)
 		}
@@ -419,77 +411,8 @@ func (k *checker) compare() {
 			k.fail("%s is not found by its id or slot", w.id)
 		}
 	}
-	k.copies()
 	if notifiers != m.notifiers {
 		k.fail("%d workers notify, not %d", notifiers, m.notifiers)
-	}
-}
-
-// drain checks the drain of a worker. A drained worker can end without a loss.
-func (k *checker) drain(w *worker) {
-	m := k.m
-	draining := w.state == WorkerStateDraining || w.state == WorkerStateDrained
-	if draining && w.drain == nil || w.state == WorkerStateActive && w.drain != nil {
-		k.fail("%s is %s, its drain is %v", w.id, w.state, w.drain)
-	}
-	if w.drain != nil {
-		k.drains++
-	}
-	if w.state != WorkerStateDrained {
-		return
-	}
-	if w.assigned > 0 {
-		k.fail("%s is drained and has %d tasks", w.id, w.assigned)
-	}
-	for _, id := range w.objects.members(nil) {
-		if b, t := m.at(id); m.isolated(id, b, t) || !m.kept(w, id, b, t) {
-			k.fail("%s is drained and alone keeps %s", w.id, id)
-		}
-	}
-}
-
-// copies checks the copies that are under way.
-func (k *checker) copies() {
-	m := k.m
-	if k.drains != m.draining || len(m.copies) != len(m.copyOf) {
-		k.fail("%d drains, not %d; %d copies of %d objects", k.drains, m.draining, len(m.copies), len(m.copyOf))
-	}
-	for _, id := range sortedKeys(m.copies) {
-		c := m.copies[id]
-		if c.task != id || m.copyOf[c.object] != c || !m.underCopy(c) {
-			k.fail("copy %s of %s is by %s, under way %v", id, c.object, c.task, m.underCopy(c))
-		}
-	}
-}
-
-// moves checks the rebalance in progress.
-func (k *checker) moves() {
-	r := k.m.rebalance
-	if r == nil {
-		return
-	}
-	left := uint64(len(r.moving))
-	for _, s := range r.sources {
-		left += uint64(len(s.moves))
-	}
-	if i := &r.info; i.PlannedObjects != i.MovedObjects+i.FailedObjects+left {
-		k.fail("%d moves are planned: %d have ended, %d failed, %d are left", i.PlannedObjects, i.MovedObjects, i.FailedObjects, left)
-	}
-	under := make(map[ids.WorkerID]int)
-	for _, id := range sortedKeys(r.moving) {
-		x := r.moving[id]
-		under[x.from]++
-		under[x.to]++
-		to := k.m.workerOf(x.to)
-		if x.object != id || to == nil || x.kept && (!x.asked || !to.objects.has(id)) {
-			k.fail("%s moves to %s, which has it %v", id, x.to, to != nil && to.objects.has(id))
-		}
-		if under[x.from] > maxMoves || under[x.to] > maxMoves {
-			k.fail("more than %d moves of %s or %s are under way", maxMoves, x.from, x.to)
-		}
-	}
-	if !k.m.movesArmed {
-		k.fail("a rebalance is in progress, and nothing will look at it")
 	}
 }
 

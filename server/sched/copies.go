@@ -1,11 +1,16 @@
 package sched
 
 import (
+	"fmt"
+	"math"
+	"slices"
+
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/server/copies"
 )
 
-// This machine owns that of copies (server/copies): it tells it facts and carries out its effects.
+// This machine owns that of copies (server/copies): it tells it facts, carries out its effects, and
+// lets it read its tables (copytables.go).
 
 // tell steps the machine of copies.
 func (m *Machine) tell(ev copies.Event) { m.carryOut(m.copier.Step(m.now, ev, nil)) }
@@ -23,18 +28,188 @@ func (m *Machine) carryOut(effects []copies.Effect) {
 			m.recover([]ids.TaskID{e.Object})
 		case copies.EffectUnmap:
 			m.emit(Effect{Kind: EffectUnmap, Worker: e.Worker, Dead: e.Dead})
+		case copies.EffectCopy:
+			m.copyTo(e)
+		case copies.EffectDropCopy:
+			_, t := m.at(e.Object)
+			m.copied = append(m.copied, m.graphs[t.graph].id)
+		case copies.EffectKeep:
+			_, t := m.at(e.Object)
+			m.emitTo(EffectKeep, m.workerOf(e.Worker), e.Object, t.attempt)
+		case copies.EffectDrop:
+			_, t := m.at(e.Object)
+			w := m.workerOf(e.Worker)
+			m.emitTo(EffectRelease, w, e.Object, t.attempt)
+			m.removeReplica(e.Object, w)
+		case copies.EffectState:
+			w := m.workerOf(e.Worker)
+			if w.state == WorkerStateActive || e.State == WorkerStateActive {
+				m.workerVersion++
+			}
+			w.state = e.State
+			m.workerChanged(e.Worker)
+		case copies.EffectWorkerChanged:
+			m.workerChanged(e.Worker)
+		case copies.EffectRetract:
+			m.retractAll(m.workerOf(e.Worker))
+		case copies.EffectLeave:
+			m.emit(Effect{Kind: EffectDrained, Worker: e.Worker})
+		case copies.EffectRetire:
+			m.emit(Effect{Kind: EffectRetire, Worker: e.Worker})
+		case copies.EffectRestart:
+			m.emit(Effect{Kind: EffectRestart, Worker: e.Worker})
+		case copies.EffectRebalanceEnded:
+			m.emit(Effect{Kind: EffectRebalanceEnded})
+		case copies.EffectContinue:
+			m.tell(copies.Continued{})
 		case copies.EffectWake:
 			m.arm(timer{at: e.At, kind: timerCopies, wake: e.Wake.Kind, id: uint64(e.Wake.Worker)})
 		}
 	}
 }
 
+// copyOp is an op that does nothing. After it has run, its inputs are at its worker.
+const copyOp = "core.replicate"
+
+// copyTo makes a worker fetch an object by a new task. The task is assigned at once even if the
+// worker is busy: only the fetch matters, and inputs are fetched while other tasks run.
+func (m *Machine) copyTo(e copies.Effect) {
+	b, t := m.at(e.Object)
+	result, err := m.submit(GraphSubmitted{
+		Namespace: m.graphs[t.graph].ns.name, Name: e.Why,
+		Ops:     []OpSpec{{Kind: OpNative, Name: copyOp}},
+		Options: []Options{{Workers: []WorkerSelector{{Worker: e.Worker}}, Priority: math.MaxInt16}},
+		Tasks:   []TaskSpec{{Key: fmt.Sprintf("millrace.copy/%d", e.Copy), Options: 1, Inputs: []string{string(b.keyOf(t))}, Hold: true}},
+	})
+	if err != nil {
+		m.tell(copies.CopyRefused{Copy: e.Copy, Why: err.Message})
+		return
+	}
+	id := result.Tasks[0]
+	m.tell(copies.CopyBegan{Copy: e.Copy, Task: id, Worker: e.Worker})
+	if b, t := m.at(id); t.state == TaskReady {
+		m.assign(id, b, t, m.workerOf(e.Worker))
+	}
+}
+
+// dropCopied drops the graphs of copies that have ended or are not wanted. The result of a copy is
+// not wanted: only the replica of its input is. A client that holds the copy all the same gets its
+// cancellation, because the copy could wait for ever for a worker that is lost.
+func (m *Machine) dropCopied() {
+	for _, id := range m.copied {
+		g := m.graphOf(id)
+		if g == nil || g.dropped {
+			continue
+		}
+		m.dropGraph(g)
+		m.eachTask(g, func(id ids.TaskID, _ *block, t *task) bool {
+			if t.state.active() && t.wanted() {
+				m.endings = append(m.endings, ending{task: id, state: TaskCancelled, err: cancelError("the copy is not wanted any more")})
+			}
+			return true
+		})
+	}
+	m.copied = m.copied[:0]
+}
+
+// retractAll asks a worker to give back all tasks that it has not begun.
+func (m *Machine) retractAll(w *worker) {
+	for _, r := range m.underWay(w) {
+		if _, t := m.at(r.Task); t.state == TaskAssigned {
+			m.retract(w, r.Task, t)
+		}
+	}
+}
+
+// workerChanged makes the step end with one EffectWorkerChanged for the worker.
+func (m *Machine) workerChanged(id ids.WorkerID) {
+	if !slices.Contains(m.changedWorkers, id) {
+		m.changedWorkers = append(m.changedWorkers, id)
+	}
+}
+
+func (m *Machine) flushWorkers() {
+	for _, id := range m.changedWorkers {
+		if m.workerOf(id) != nil {
+			m.emit(Effect{Kind: EffectWorkerChanged, Worker: id})
+		}
+	}
+	m.changedWorkers = m.changedWorkers[:0]
+}
+
+// replicaGone tells that a worker holds an object no more, after the tables have changed.
+func (m *Machine) replicaGone(id ids.TaskID, w *worker, remains bool) {
+	if m.copier.Watching() {
+		m.tell(copies.ObjectGone{Object: id, Worker: w.id, Remains: remains})
+	}
+}
+
+// drainOrdered begins the drains that an operator orders, all or none.
+func (m *Machine) drainOrdered(ev DrainOrdered) *Error {
+	effects, err := m.copier.OrderDrain(m.now, copies.DrainOrdered(ev), nil)
+	m.carryOut(effects)
+	return refusal(err)
+}
+
+// drainUndone ends drains that operators ordered, all or none.
+func (m *Machine) drainUndone(ev DrainUndone) *Error {
+	effects, err := m.copier.UndoDrain(m.now, copies.DrainUndone(ev), nil)
+	m.carryOut(effects)
+	return refusal(err)
+}
+
+// rebalanceOrdered plans a rebalance, and begins it unless it is a dry run.
+func (m *Machine) rebalanceOrdered(ev RebalanceOrdered) (copies.RebalanceInfo, *Error) {
+	info, effects, err := m.copier.OrderRebalance(m.now, copies.RebalanceOrdered(ev), nil)
+	m.carryOut(effects)
+	return info, refusal(err)
+}
+
+// Rebalance returns the rebalance in progress, or the last one. Its number is 0 if there was none.
+func (m *Machine) Rebalance() copies.RebalanceInfo { return m.copier.Rebalance() }
+
+// refusal returns the error of a request that the machine of copies refuses, or nil.
+func refusal(err *copies.Error) *Error {
+	if err == nil {
+		return nil
+	}
+	e := &Error{Object: err.Object, Message: err.Message}
+	switch err.Kind {
+	case copies.ErrUnknownWorker:
+		e.Kind = ErrUnknownWorker
+	case copies.ErrWorkerLeaving:
+		e.Kind = ErrWorkerLeaving
+	case copies.ErrNotSupervised:
+		e.Kind = ErrNotSupervised
+	case copies.ErrRebalanceRunning:
+		e.Kind = ErrRebalanceRunning
+	case copies.ErrWorkerNotActive:
+		e.Kind = ErrWorkerNotActive
+	case copies.ErrOneWorker:
+		e.Kind = ErrInvalidField
+	}
+	return e
+}
+
+// orderRescues tells that a worker is lost, and carries out all effects but the orders to rescue
+// its objects. It returns these, in the order of the objects.
+func (m *Machine) orderRescues(ev copies.WorkerLost) []copies.Effect {
+	effects := m.copier.Step(m.now, ev, nil)
+	for i, e := range effects {
+		if e.Kind == copies.EffectRescue {
+			return effects[i:]
+		}
+		m.carryOut(effects[i : i+1])
+	}
+	return nil
+}
+
 // awaitRescue records that an object of a lost worker is to be copied out of its memory.
 func (m *Machine) awaitRescue(id ids.TaskID, dead *worker) {
 	b, t := m.at(id)
 	dead.part(id, t)
-	m.moveChanged(id)
 	b.drop(&t.replicas, dead.slot)
+	m.replicaGone(id, dead, false)
 	m.withdraw(id, t, TaskRescuing)
 	m.notify(id, b, t)
 }
@@ -49,8 +224,10 @@ func (m *Machine) rescued(id ids.TaskID, b *block, t *task, w *worker) {
 	m.setState(id, t, TaskSucceeded)
 	m.notify(id, b, t)
 	m.arrived(t)
-	m.checkDrainsOf(id, b, t)
-	m.askToKeep(id, b, t) // it may have had a copy already
+	if m.copier.Draining() {
+		m.tell(copies.ObjectStoredAt{Object: id})
+	}
+	m.tell(copies.KeeperLost{Object: id}) // the worker may have had a copy already
 }
 
 // rescueFailed handles a survivor's report that it could not copy objects.
@@ -59,61 +236,3 @@ func (m *Machine) rescueFailed(ev RescueFailed) {
 		m.tell(copies.RescueFailed{Worker: ev.Worker, Dead: ev.Dead, Object: o.Task, Generation: o.Generation})
 	}
 }
-
-// tables are the tables as the machine of copies reads them.
-type tables struct{ m *Machine }
-
-// Object is part of copies.Tables.
-func (s tables) Object(id ids.TaskID) (copies.Object, bool) {
-	b, t := s.m.lookup(id)
-	if t == nil {
-		return copies.Object{}, false
-	}
-	o := copies.Object{
-		Wanted: t.wanted(), Inline: b.inlineOf(uint64(id&blockMask)) != nil,
-		Generation: ids.Attempt(t.attempt), Bytes: t.output,
-	}
-	switch t.state {
-	case TaskSucceeded:
-		o.State = copies.ObjectStored
-	case TaskRescuing:
-		o.State = copies.ObjectRescuing
-	case TaskWaiting, TaskReady, TaskAssigned, TaskRunning, TaskFailed, TaskCancelled, TaskReleased:
-	}
-	return o, true
-}
-
-// Holders is part of copies.Tables.
-func (s tables) Holders(id ids.TaskID, out []ids.WorkerID) []ids.WorkerID {
-	b, t := s.m.lookup(id)
-	if t == nil {
-		return out
-	}
-	for l := t.replicas; l != 0; l = b.links[l].next {
-		out = append(out, s.m.workers[b.links[l].value].id)
-	}
-	return out
-}
-
-// Worker is part of copies.Tables.
-func (s tables) Worker(id ids.WorkerID) (copies.Worker, bool) {
-	w := s.m.workerOf(id)
-	if w == nil {
-		return copies.Worker{}, false
-	}
-	return copies.Worker{
-		ID: w.id, Name: w.name, Active: w.state == WorkerStateActive, Reachable: w.reachable(),
-		MemoryBytes: w.memory, ClaimedBytes: w.memoryUsed + w.fetchingBytes,
-	}, true
-}
-
-// Objects is part of copies.Tables.
-func (s tables) Objects(id ids.WorkerID) []ids.TaskID {
-	if w := s.m.workerOf(id); w != nil {
-		return w.objects.members(nil)
-	}
-	return nil
-}
-
-// BytesPerMicro is part of copies.Tables.
-func (s tables) BytesPerMicro(from, to ids.WorkerID) float64 { return s.m.rate(from, to).bytesPerMicro }

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/copies"
 )
 
 // Event is a fact that the machine is informed of, named in the past tense. Events are plain
@@ -184,37 +185,19 @@ type RescueFailed struct {
 	Objects      []Replica
 }
 
-// WorkerDraining means that the process of a worker was told to stop. It gets no new tasks, and
-// other workers copy the objects that only it has. See drain.go.
-type WorkerDraining struct{ Worker ids.WorkerID }
-
-// DrainOrdered is the order of an operator to take workers out of use. It also holds for the later
-// incarnations of these workers. See drain.go.
-type DrainOrdered struct {
-	Workers []ids.WorkerID
-	// Purpose is DrainKeep, DrainRetire or DrainRestart.
-	Purpose DrainPurpose
-	// Reason is a text for people.
-	Reason string
-	// Timeout, if not 0, is the time after which the process ends even if the worker is not
-	// drained; unused for DrainKeep.
-	Timeout time.Duration
-}
-
-// DrainUndone is the order of an operator to use workers again, by name.
-type DrainUndone struct{ Names []string }
-
-// RebalanceOrdered is the order of a client to even out the bytes that workers hold. See
-// rebalance.go.
-type RebalanceOrdered struct {
-	// Workers take part; empty: all active ones, at any time of the rebalance.
-	Workers []ids.WorkerID
-	// DryRun means that the moves are only planned.
-	DryRun bool
-}
-
-// RebalanceStopped means that the client which ordered a rebalance does not want it any more.
-type RebalanceStopped struct{ Rebalance uint64 }
+// Events for the machine of copies.
+type (
+	// WorkerDraining means that the process of a worker was told to stop.
+	WorkerDraining copies.WorkerDraining
+	// DrainOrdered is the order of an operator to take workers out of use.
+	DrainOrdered copies.DrainOrdered
+	// DrainUndone is the order of an operator to use workers again.
+	DrainUndone copies.DrainUndone
+	// RebalanceOrdered is the order of a client to even out the bytes that workers hold.
+	RebalanceOrdered copies.RebalanceOrdered
+	// RebalanceStopped means that the client does not want it any more.
+	RebalanceStopped copies.RebalanceStopped
+)
 
 // WorkerMeasured updates the memory use of a worker, which placement considers.
 type WorkerMeasured struct {

@@ -207,8 +207,8 @@ func (m *Machine) unfit(c *class, w *worker) string {
 		return "disconnected"
 	case WorkerStateDraining, WorkerStateDrained:
 		text := strings.ToLower(w.state.String())
-		if w.drain != nil && w.drain.reason != "" {
-			text += ": " + w.drain.reason
+		if drain, _ := m.copier.Drain(w.id); drain.Reason != "" {
+			text += ": " + drain.Reason
 		}
 		return text
 	case WorkerStateActive, WorkerStateLost:

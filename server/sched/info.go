@@ -355,8 +355,7 @@ func (m *Machine) Worker(id ids.WorkerID) (WorkerInfo, bool) {
 		Assigned: uint32(w.assigned), Running: uint32(w.running), Objects: uint64(w.objects.count), Finished: w.finished,
 		MemoryBytes: w.memory, MemoryUsedBytes: w.memoryUsed,
 	}
-	if w.drain != nil {
-		drain := w.drain.info
+	if drain, drained := m.copier.Drain(id); drained {
 		info.Drain = &drain
 	}
 	return info, true
@@ -419,6 +418,7 @@ func (m *Machine) ReplicasOf(id ids.TaskID, out []ids.WorkerID) (Replica, TaskSt
 func (m *Machine) Totals() Totals {
 	t := m.totals
 	t.Stale += m.copier.Totals().Stale
+	t.Moved = m.copier.Totals().Moved
 	t.Graphs, t.Clients, t.Workers = uint64(len(m.graphIndex)), uint64(len(m.clients)), uint64(len(m.order))
 	t.ReadyQueued = uint64(m.ready)
 	return t

@@ -99,19 +99,6 @@ type Machine struct {
 
 	// copier decides where copies of objects must be. See copies.go.
 	copier *copies.Machine
-	// copies has the copies that are under way, by their tasks, and copyOf the same by object.
-	copies, copyOf map[ids.TaskID]*copying
-	// copyKeys counts the copies that were ordered; it makes their keys unique.
-	copyKeys uint64
-	// draining counts the workers with a drain. drainOrders are the orders of operators, by the
-	// worker's name.
-	draining    int
-	drainOrders map[string]*drainOrder
-	// rebalance is the rebalance in progress; nil: none. rebalanced is the last one that has ended,
-	// and rebalances counts them.
-	rebalance  *rebalance
-	rebalanced RebalanceInfo
-	rebalances uint64
 	// lostData are the scattered objects of lost workers; see lostdata.go.
 	lostData map[ids.TaskID]lostData
 	// chains are the broadcast chains by object; see chain.go.
@@ -134,8 +121,8 @@ type Machine struct {
 
 	restart restart
 
-	timers                                heap[timer]
-	stealArmed, dispatchArmed, movesArmed bool
+	timers                    heap[timer]
+	stealArmed, dispatchArmed bool
 	// wideAt is the earliest time at which stealTasks considers a task with very many inputs again.
 	wideAt time.Time
 
@@ -146,13 +133,9 @@ type Machine struct {
 	stranded []TaskRef
 	// makers are attempts whose dependents may be pre-assigned to other workers.
 	makers []TaskRef
-	// recheckDrains means that all drains are checked before the step ends. changedWorkers are the
-	// workers of which EffectWorkerChanged will tell.
-	recheckDrains bool
-	// recheckMoves means that the moves of the rebalance are checked before the step ends.
-	recheckMoves bool
 	// copied are the graphs of copies that have ended or are not wanted.
-	copied         []ids.GraphID
+	copied []ids.GraphID
+	// changedWorkers are the workers of which EffectWorkerChanged will tell.
 	changedWorkers []ids.WorkerID
 	// notifiers counts the workers with notifies set.
 	notifiers int
@@ -193,9 +176,6 @@ func New(c Config) *Machine {
 		lostData:     make(map[ids.TaskID]lostData),
 		wide:         make(map[ids.TaskID]uint64),
 		chains:       make(map[ids.TaskID][]chainLink),
-		copies:       make(map[ids.TaskID]*copying),
-		copyOf:       make(map[ids.TaskID]*copying),
-		drainOrders:  make(map[string]*drainOrder),
 		trouble:      make(map[ids.TaskID]*trouble),
 		errors:       make(map[ids.TaskID]*TaskError),
 		requests:     requestLog{index: make(map[requestKey]answered)},
@@ -259,7 +239,7 @@ func (m *Machine) Step(now time.Time, ev Event, out []Effect) []Effect {
 	case RescueFailed:
 		m.rescueFailed(ev)
 	case WorkerDraining:
-		m.workerDraining(ev)
+		m.tell(copies.WorkerDraining(ev))
 	case DrainOrdered:
 		return m.finishUnless(m.drainOrdered(ev))
 	case DrainUndone:
@@ -268,7 +248,7 @@ func (m *Machine) Step(now time.Time, ev Event, out []Effect) []Effect {
 		_, err := m.rebalanceOrdered(ev)
 		return m.finishUnless(err)
 	case RebalanceStopped:
-		m.rebalanceStopped(ev)
+		m.tell(copies.RebalanceStopped(ev))
 	case WorkerMeasured:
 		m.workerMeasured(ev)
 	case RatesMeasured:
@@ -350,7 +330,7 @@ func (m *Machine) UndoDrain(now time.Time, ev DrainUndone, out []Effect) ([]Effe
 }
 
 // OrderRebalance is Step for RebalanceOrdered. It returns the plan.
-func (m *Machine) OrderRebalance(now time.Time, ev RebalanceOrdered, out []Effect) (RebalanceInfo, []Effect, *Error) {
+func (m *Machine) OrderRebalance(now time.Time, ev RebalanceOrdered, out []Effect) (copies.RebalanceInfo, []Effect, *Error) {
 	m.begin(now, ev, out)
 	info, err := m.rebalanceOrdered(ev)
 	return info, m.finishUnless(err), err
@@ -388,12 +368,8 @@ func (m *Machine) finish() []Effect {
 		m.propagate()
 		m.dispatch()
 		m.preassignMakers()
-		if m.recheckDrains {
-			m.checkDrains()
-			continue
-		}
-		if m.recheckMoves {
-			m.checkMoves()
+		if m.copier.Pending() {
+			m.tell(copies.Continued{})
 			continue
 		}
 		if len(m.endings)+len(m.reruns)+len(m.settling)+len(m.stranded)+len(m.copied) == 0 {
@@ -493,8 +469,12 @@ func (m *Machine) setState(id ids.TaskID, t *task, to TaskState) {
 		t.readied = m.millis()
 	}
 	m.history.add(m, id, from, to, t.attempt, t.worker)
-	if len(m.copies) > 0 && !to.unended() {
-		m.copyEnded(id)
+	if m.copier.Copying() && !to.unended() {
+		ended := copies.CopyEnded{Task: id}
+		if err := m.errors[id]; err != nil {
+			ended.Error = err.Message
+		}
+		m.tell(ended)
 	}
 }
 

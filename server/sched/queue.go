@@ -173,9 +173,7 @@ const (
 	timerSteal
 	timerCopies
 	timerLostData
-	timerDrain
 	timerDispatch
-	timerMoves
 )
 
 // timer is a deadline. Timers are never removed early. Instead, the action checks its object again
@@ -218,15 +216,10 @@ func (m *Machine) timePassed() {
 			m.stealArmed = false // each step ends with stealTasks
 		case timerDispatch:
 			m.dispatchArmed = false // each step ends with a dispatch
-		case timerMoves:
-			m.movesArmed = false
-			m.recheckMoves = m.rebalance != nil
 		case timerCopies:
 			m.tell(copies.TimePassed{Wake: copies.Wake{Kind: t.wake, Worker: ids.WorkerID(t.id)}})
 		case timerLostData:
 			m.lostDataDue()
-		case timerDrain:
-			m.drainDue(ids.WorkerID(t.id))
 		}
 	}
 }

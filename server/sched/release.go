@@ -299,9 +299,8 @@ func (m *Machine) releaseObject(id ids.TaskID, b *block, t *task) {
 		w := m.workers[b.links[t.replicas].value]
 		m.emitTo(EffectRelease, w, id, t.attempt)
 		w.part(id, t)
-		m.moveChanged(id)
-		m.checkDrainSoon(w)
 		b.drop(&t.replicas, w.slot)
+		m.replicaGone(id, w, false)
 	}
 	m.dropInline(b, uint64(id&blockMask))
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/copies"
 )
 
 const (
@@ -158,7 +159,9 @@ func (m *Machine) complete(id ids.TaskID, b *block, t *task, w *worker, bytes ui
 	m.deactivate(b, t)
 	m.arrived(t)
 	m.reconsider(id, t)
-	m.checkDrainsOf(id, b, t)
+	if m.copier.Draining() {
+		m.tell(copies.ObjectStoredAt{Object: id})
+	}
 }
 
 // arrived updates the tasks that need an object: the object now exists.
@@ -365,20 +368,13 @@ func (m *Machine) adopt(w *worker, s Stored) {
 	case t == nil:
 	case s.Written && !m.mayWrite(w, s.Task, t, generation):
 	case t.state == TaskSucceeded && t.attempt == generation:
-		if w.gain(s.Task, t) {
+		isNew := w.gain(s.Task, t)
+		if isNew {
 			b.push(&t.replicas, w.slot)
 			m.fetchEnded(s.Task, t, w)
-			m.checkDrainsOf(s.Task, b, t)
-			m.moveChanged(s.Task)
-			if w.dropped.has(s.Task) {
-				s.Kept = false
-				m.emitTo(EffectKeep, w, s.Task, generation)
-			}
 		}
-		if s.Kept {
-			w.keeps.remove(s.Task)
-			m.keepConfirmed(s.Task, b, t, w)
-			m.moveKept(s.Task, w)
+		if m.copier.Watching() {
+			m.tell(copies.ObjectReported{Object: s.Task, Worker: w.id, New: isNew, Kept: s.Kept})
 		}
 		if s.Written {
 			m.emitTo(EffectAccept, w, s.Task, generation)
@@ -398,7 +394,7 @@ func (m *Machine) adopt(w *worker, s Stored) {
 			m.emitTo(EffectAccept, w, s.Task, generation)
 			m.complete(s.Task, b, t, w, s.Bytes, s.Inline, 0)
 			if !s.Written {
-				m.askToKeep(s.Task, b, t)
+				m.tell(copies.KeeperLost{Object: s.Task})
 			}
 			return
 		}
@@ -411,7 +407,7 @@ func (m *Machine) adopt(w *worker, s Stored) {
 		// Or the scheduler was started again, and the attempt is from before that.
 		t.attempt = generation
 		m.complete(s.Task, b, t, w, s.Bytes, s.Inline, 0)
-		m.askToKeep(s.Task, b, t)
+		m.tell(copies.KeeperLost{Object: s.Task})
 		return
 	}
 	m.emitTo(EffectRelease, w, s.Task, generation)
@@ -442,12 +438,12 @@ func (m *Machine) replicaLost(id ids.TaskID, w *worker) bool {
 	for l := oldest; l != 0; l = b.links[l].next {
 		oldest = l
 	}
-	ask := m.workers[b.links[oldest].value] == w || w.keeps.has(id)
+	ask := m.workers[b.links[oldest].value] == w || m.copier.AskedToKeep(w.id, id)
 	if m.removeReplica(id, w) {
 		return true
 	}
 	if ask && t.replicas != 0 {
-		m.askToKeep(id, b, t)
+		m.tell(copies.KeeperLost{Object: id})
 	}
 	return false
 }
@@ -458,10 +454,9 @@ func (m *Machine) removeReplica(id ids.TaskID, w *worker) bool {
 	b, t := m.at(id)
 	w.part(id, t)
 	b.drop(&t.replicas, w.slot)
-	m.moveChanged(id)
-	m.checkDrainSoon(w)
-	if t.replicas != 0 || b.inlineOf(uint64(id&blockMask)) != nil {
-		m.checkDrainsOf(id, b, t)
+	remains := t.replicas != 0 || b.inlineOf(uint64(id&blockMask)) != nil
+	m.replicaGone(id, w, remains)
+	if remains {
 		return false
 	}
 	m.withdraw(id, t, TaskReleased)

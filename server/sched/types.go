@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/copies"
 )
 
 // Config has the machine's limits. The zero value of a field means its default.
@@ -89,27 +90,16 @@ func (c Config) withDefaults() Config {
 }
 
 // WorkerState is the state of a worker incarnation.
-type WorkerState uint8
+type WorkerState = copies.WorkerState
 
-// Worker states; the values equal those of the API.
+// Worker states.
 const (
-	WorkerStateActive       WorkerState = 1
-	WorkerStateDisconnected WorkerState = 2
-	WorkerStateDraining     WorkerState = 3
-	WorkerStateDrained      WorkerState = 4
-	// WorkerStateLost is never returned by the machine, which forgets lost workers. The catalogue
-	// keeps rows of them.
-	WorkerStateLost WorkerState = 5
+	WorkerStateActive       = copies.WorkerStateActive
+	WorkerStateDisconnected = copies.WorkerStateDisconnected
+	WorkerStateDraining     = copies.WorkerStateDraining
+	WorkerStateDrained      = copies.WorkerStateDrained
+	WorkerStateLost         = copies.WorkerStateLost
 )
-
-// String returns the state's name in the API, without its prefix.
-func (s WorkerState) String() string {
-	names := [...]string{"NONE", "ACTIVE", "DISCONNECTED", "DRAINING", "DRAINED", "LOST"}
-	if int(s) < len(names) {
-		return names[s]
-	}
-	return "UNKNOWN"
-}
 
 // TaskInfo is a copied snapshot of one task.
 type TaskInfo struct {
@@ -223,7 +213,7 @@ type WorkerInfo struct {
 	MemoryBytes     uint64
 	MemoryUsedBytes uint64
 	// Drain is nil if the worker is not drained. It must not be changed.
-	Drain *DrainInfo
+	Drain *copies.DrainInfo
 }
 
 // Statuses returns the words of Explanation.Status. They equal those of the API's TaskStatus.

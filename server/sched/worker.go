@@ -55,8 +55,6 @@ type worker struct {
 	// one worker at most.
 	notifies      bool
 	deferredCross []TaskRef
-	// drain is set while the worker is drained or draining.
-	drain *drain
 	// retracting counts the attempts that the worker was asked to give back and has not answered
 	// for.
 	retracting int
@@ -69,13 +67,6 @@ type worker struct {
 	// total size.
 	objects   taskSet
 	heldBytes uint64
-	// dropped are wanted objects that it was told to drop in this session, because another worker
-	// keeps them. If it reports one of them, the report may be older than the order, so the worker
-	// is asked whether it has the object.
-	dropped taskSet
-	// keeps are those of objects that it was asked to keep (EffectKeep), and has not answered. The
-	// request is repeated when it opens a session.
-	keeps taskSet
 	// fetching are inputs that attempts here will fetch. It is only an estimate, but always a
 	// subset of the inputs of those attempts.
 	fetching taskSet
@@ -106,7 +97,6 @@ func (w *worker) gain(id ids.TaskID, t *task) bool {
 func (w *worker) part(id ids.TaskID, t *task) {
 	if w.objects.remove(id) {
 		w.heldBytes -= t.output
-		w.keeps.remove(id)
 	}
 }
 
@@ -158,19 +148,15 @@ func (m *Machine) workerRegistered(ev WorkerRegistered) {
 		m.countNotifiers()
 	}
 	w.reportedAt = m.now
-	w.dropped = taskSet{}
-	m.workersChanged()
-	m.askAgain(w)
-	m.askMovesAgain(w)
+	m.workerVersion++
+	m.tell(copies.SessionOpened{Worker: w.id})
 	m.reconcile(w, ev.Inventory, ev.Running)
-	m.resumeDrain(w)
 }
 
 // reconcile compares the inventory and attempts that a worker reports with the machine's records.
 // The worker is right about its objects and attempts; the machine is right about which of them are
 // wanted.
 func (m *Machine) reconcile(w *worker, inventory []Replica, running []TaskRef) {
-	asked := w.keeps.members(nil)
 	held := make(map[ids.TaskID]bool, len(inventory))
 	for _, r := range inventory {
 		m.adopt(w, Stored{Replica: r})
@@ -184,12 +170,7 @@ func (m *Machine) reconcile(w *worker, inventory []Replica, running []TaskRef) {
 			lost = append(lost, id)
 		}
 	}
-	for _, id := range asked {
-		if w.keeps.has(id) {
-			_, t := m.at(id)
-			m.emitTo(EffectKeep, w, id, t.attempt)
-		}
-	}
+	m.tell(copies.InventoryRead{Worker: w.id})
 	works := make(map[TaskRef]bool, len(running))
 	m.forgetReturned(w)
 	for _, r := range running {
@@ -214,8 +195,8 @@ func (m *Machine) reconcile(w *worker, inventory []Replica, running []TaskRef) {
 		}
 		m.attemptGoesOn(r.Task, t, w) // the worker reports again which attempts wait
 	}
-	m.tell(copies.WorkerReturned{Worker: w.id})
 	m.recover(lost)
+	m.tell(copies.WorkerReturned{Worker: w.id})
 }
 
 // current reports whether this attempt of the task is under way on the worker.
@@ -240,14 +221,15 @@ func (m *Machine) workerDisconnected(ev WorkerDisconnected) {
 		return
 	}
 	w.state, w.disconnectedAt = WorkerStateDisconnected, m.now
-	m.workersChanged()
+	m.workerVersion++
+	m.tell(copies.WorkersChanged{})
 }
 
 func (m *Machine) workerMeasured(ev WorkerMeasured) {
 	if w := m.workerOf(ev.Worker); w != nil {
 		w.memoryUsed, w.memoryEvictable = ev.MemoryUsedBytes, min(ev.MemoryEvictableBytes, ev.MemoryUsedBytes)
 		w.added = 0
-		m.checkWaitingDrains()
+		m.tell(copies.WorkerMeasured{})
 	}
 }
 
@@ -262,7 +244,6 @@ func (m *Machine) workerLost(ev WorkerLost) {
 	if cause == "" {
 		cause = "lost"
 	}
-	m.drainLost(w, ev.Left)
 	refs := m.underWay(w)
 	// Remove the replicas first, so that no attempt is sent again with an input that is gone.
 	var lost []ids.TaskID
@@ -270,18 +251,18 @@ func (m *Machine) workerLost(ev WorkerLost) {
 		ev.Survivors = nil
 	}
 	m.noteLostData(w, cause, ev.Gone)
-	orders := m.copier.Step(m.now, copies.WorkerLost{Worker: w.id, Survivors: ev.Survivors}, nil)
+	rescued := m.orderRescues(copies.WorkerLost{Worker: w.id, Left: ev.Left, Survivors: ev.Survivors})
 	for _, id := range w.objects.members(nil) {
-		if len(orders) > 0 && orders[0].Object == id {
-			m.carryOut(orders[:1])
-			orders = orders[1:]
+		if len(rescued) > 0 && rescued[0].Object == id {
+			m.carryOut(rescued[:1])
+			rescued = rescued[1:]
 			m.awaitRescue(id, w)
 			continue
 		}
 		if m.removeReplica(id, w) {
 			lost = append(lost, id)
-		} else if b, t := m.at(id); t.replicas != 0 {
-			m.askToKeep(id, b, t)
+		} else if _, t := m.at(id); t.replicas != 0 {
+			m.tell(copies.KeeperLost{Object: id})
 		}
 	}
 	blame := make([]bool, len(refs))
@@ -337,7 +318,7 @@ func (m *Machine) workerLost(ev WorkerLost) {
 	m.freeWorkers = append(m.freeWorkers, w.slot)
 	m.order = slices.DeleteFunc(m.order, func(o *worker) bool { return o == w })
 	m.countNotifiers()
-	m.workersChanged()
+	m.workerVersion++
 	m.forgetRates(w.id)
 	m.recover(lost)
 	m.tell(copies.WorkerRemoved{Worker: w.id})
@@ -564,7 +545,9 @@ func (m *Machine) endAttempt(id ids.TaskID, b *block, t *task) {
 		w.retracting--
 	}
 	t.flags &^= flagRetracting | flagPinned
-	m.checkDrainSoon(w)
+	if m.copier.Draining() {
+		m.tell(copies.AttemptEnded{Worker: w.id})
+	}
 	t.worker = 0
 	t.runMicros = 0
 	if len(o.Resources) > 0 {

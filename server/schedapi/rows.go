@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/copies"
 	"github.com/millrace/millrace/server/members"
 	"github.com/millrace/millrace/server/sched"
 )
@@ -87,7 +88,7 @@ type Worker struct {
 	MemoryEvictableBytes uint64
 	Tiers                []Tier
 	// Drain is nil if the worker is not drained.
-	Drain      *sched.DrainInfo
+	Drain      *copies.DrainInfo
 	Supervised bool
 	Linalg     sched.Linalg
 	Revision   uint64

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/copies"
 	"github.com/millrace/millrace/server/members"
 	"github.com/millrace/millrace/server/sched"
 )
@@ -72,7 +73,7 @@ type Scheduler interface {
 	DrainWorkers(context.Context, sched.DrainOrdered) error
 	UndoDrains(ctx context.Context, names []string) error
 	// Rebalance plans a rebalance and, unless it is a dry run, begins it. It returns the plan.
-	Rebalance(context.Context, sched.RebalanceOrdered) (Rebalance, sched.RebalanceInfo, error)
+	Rebalance(context.Context, sched.RebalanceOrdered) (Rebalance, copies.RebalanceInfo, error)
 
 	// Events returns the latest events with numbers above after, oldest first. It does not wait.
 	Events(after uint64) []Event
@@ -180,7 +181,7 @@ type Cluster struct {
 // Rebalance is a rebalance that was begun, or only planned.
 type Rebalance interface {
 	// Info returns its figures as they are now; after its end, the last ones.
-	Info(context.Context) (sched.RebalanceInfo, error)
+	Info(context.Context) (copies.RebalanceInfo, error)
 	// Ended is closed when nothing will change any more.
 	Ended() <-chan struct{}
 	// Stop ends it, also if the context has ended. After its end, Stop does nothing.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/copies"
 	"github.com/millrace/millrace/server/sched"
 )
 
@@ -111,7 +112,7 @@ func (w *World) ends(f *fakeWorker, again bool) {
 
 // orderDrain orders the drain of one or two workers.
 func (w *World) orderDrain() {
-	ev := sched.DrainOrdered{Purpose: sched.DrainKeep + sched.DrainPurpose(w.source.Intn(3)), Reason: "test"}
+	ev := sched.DrainOrdered{Purpose: copies.DrainKeep + copies.DrainPurpose(w.source.Intn(3)), Reason: "test"}
 	for range 1 + w.source.Intn(2) {
 		if f := w.anyWorker(); f != nil && !slices.Contains(ev.Workers, f.id) {
 			ev.Workers = append(ev.Workers, f.id)
@@ -172,7 +173,7 @@ func (w *World) orderRebalance() {
 	w.rebalance(ev)
 }
 
-func (w *World) rebalance(ev sched.RebalanceOrdered) sched.RebalanceInfo {
+func (w *World) rebalance(ev sched.RebalanceOrdered) copies.RebalanceInfo {
 	w.note("rebalance %+v", ev)
 	info, effects, err := w.M.OrderRebalance(w.now, ev, w.out[:0])
 	if err != nil {

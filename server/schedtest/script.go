@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/copies"
 	"github.com/millrace/millrace/server/sched"
 )
 
@@ -88,7 +89,7 @@ func (s *Script) run(t *testing.T, d *datadriven.TestData) string {
 	case "drain":
 		return s.step(sched.WorkerDraining{Worker: a.worker()})
 	case "order":
-		purposes := map[string]sched.DrainPurpose{"keep": sched.DrainKeep, "retire": sched.DrainRetire, "restart": sched.DrainRestart}
+		purposes := map[string]copies.DrainPurpose{"keep": copies.DrainKeep, "retire": copies.DrainRetire, "restart": copies.DrainRestart}
 		effects, err := s.M.OrderDrain(s.now, sched.DrainOrdered{Workers: a.workers("workers"), Purpose: purposes[a.text("to", "keep")],
 			Reason: a.text("reason", ""), Timeout: a.duration("timeout", 0)}, nil)
 		return s.refused(err, effects)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/copies"
 	"github.com/millrace/millrace/server/sched"
 )
 
@@ -145,7 +146,7 @@ func (s *Script) show(a args) string {
 	return b.String()
 }
 
-func formatRebalance(i *sched.RebalanceInfo) string {
+func formatRebalance(i *copies.RebalanceInfo) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "rebalance %d: planned %d (%d bytes), moved %d (%d bytes), failed %d (%d bytes), done %v\n",
 		i.Number, i.PlannedObjects, i.PlannedBytes, i.MovedObjects, i.MovedBytes, i.FailedObjects, i.FailedBytes, i.Done)

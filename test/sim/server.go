@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/copies"
 	"github.com/millrace/millrace/server/loop"
 	"github.com/millrace/millrace/server/members"
 	"github.com/millrace/millrace/server/sched"
@@ -140,7 +141,7 @@ func (s *server) must(err error) {
 const copyOp = "core.replicate"
 
 // orderDrain is an operator's order to drain a worker.
-func (s *server) orderDrain(name string, purpose sched.DrainPurpose, timeout time.Duration) {
+func (s *server) orderDrain(name string, purpose copies.DrainPurpose, timeout time.Duration) {
 	id := s.ids[name]
 	if !s.knows(id) {
 		return

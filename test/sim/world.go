@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/copies"
 	"github.com/millrace/millrace/server/sched"
 )
 
@@ -273,7 +274,7 @@ func (w *world) drain(h *host) {
 	if w.chance(0.5) {
 		timeout = w.between(10*time.Millisecond, 3*time.Second)
 	}
-	purpose := pick(w, []sched.DrainPurpose{sched.DrainKeep, sched.DrainRetire, sched.DrainRestart})
+	purpose := pick(w, []copies.DrainPurpose{copies.DrainKeep, copies.DrainRetire, copies.DrainRestart})
 	w.server.orderDrain(h.name, purpose, timeout)
 	w.after(w.between(0, 4*time.Second), func() { w.server.undoDrain(h.name) })
 }

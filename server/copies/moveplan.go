@@ -1,8 +1,7 @@
-package sched
+package copies
 
 import (
 	"cmp"
-	"math"
 	"slices"
 
 	"github.com/millrace/millrace/internal/ids"
@@ -14,22 +13,19 @@ const (
 	evenWithin = 0.05
 	// plannedMoves bounds the moves of one plan. A further plan follows.
 	plannedMoves = 100_000
-	// scannedUses bounds the dependents that are read to tell whether an object is in use. An
-	// object with more of them counts as used.
-	scannedUses = 1000
 )
 
 // move is the plan to copy an object to another worker and to drop it at its source.
 type move struct {
 	object     ids.TaskID
-	generation uint32
+	generation ids.Attempt
 	bytes      uint64
 	from, to   ids.WorkerID
 }
 
 // share is a worker's part in a plan: the bytes that it holds and may hold.
 type share struct {
-	worker *worker
+	worker Worker
 	// weight is its limit of memory, or 1 if some worker of the plan has no limit.
 	weight float64
 	// held are the bytes that it holds after the moves that are planned so far.
@@ -63,15 +59,15 @@ type movePlan struct {
 // the difference may move, if the receiver is afterwards less full than the giver was before. Each
 // move lowers the larger fill of the two workers, so a plan ends, and so do plans that follow each
 // other.
-func (m *Machine) planMoves(workers []*worker) *movePlan {
+func (m *Machine) planMoves(workers []Worker) *movePlan {
 	p := &movePlan{m: m, shares: make([]share, len(workers))}
-	limited := !slices.ContainsFunc(workers, func(w *worker) bool { return w.memory == 0 })
+	limited := !slices.ContainsFunc(workers, func(w Worker) bool { return w.MemoryBytes == 0 })
 	held, weights := 0.0, 0.0
 	for i, w := range workers {
 		s := &p.shares[i]
-		*s = share{worker: w, weight: 1, held: float64(w.heldBytes), room: w.room(), receives: slices.Contains(w.executors, "native")}
+		*s = share{worker: w, weight: 1, held: float64(w.HeldBytes), room: w.Room, receives: w.Native}
 		if limited {
-			s.weight = float64(w.memory)
+			s.weight = float64(w.MemoryBytes)
 		}
 		held += s.held
 		weights += s.weight
@@ -104,13 +100,13 @@ func (m *Machine) planMoves(workers []*worker) *movePlan {
 func (p *movePlan) movable(s *share) []move {
 	var out []move
 	movable := uint64(0)
-	for _, id := range s.worker.objects.members(nil) {
-		if b, t := p.m.at(id); p.m.mayMove(id, b, t) {
-			out = append(out, move{object: id, generation: t.attempt, bytes: t.output, from: s.worker.id})
-			movable += t.output
+	for _, id := range p.m.tables.Objects(s.worker.ID) {
+		if o, _ := p.m.tables.Object(id); p.m.mayMove(id, &o) {
+			out = append(out, move{object: id, generation: o.Generation, bytes: o.Bytes, from: s.worker.ID})
+			movable += o.Bytes
 		}
 	}
-	s.staying = s.worker.heldBytes - movable
+	s.staying = s.worker.HeldBytes - movable
 	slices.SortFunc(out, func(x, y move) int {
 		if x.bytes != y.bytes {
 			return cmp.Compare(y.bytes, x.bytes)
@@ -199,47 +195,18 @@ func (p *movePlan) give(from, to *share, o move) {
 	from.held -= bytes
 	to.held += bytes
 	to.room -= bytes
-	o.to = to.worker.id
+	o.to = to.worker.ID
 	p.moves = append(p.moves, o)
 	p.cut = len(p.moves) >= plannedMoves
-}
-
-// room is the number of bytes that a worker can take, as far as is known: what is free, and what
-// can leave its memory.
-func (w *worker) room() float64 {
-	if w.memory == 0 {
-		return math.Inf(1)
-	}
-	return float64(w.memory) - float64(w.memoryUsed) + float64(w.memoryEvictable) - float64(w.added) - float64(w.fetchingBytes)
 }
 
 // mayMove reports whether an object may move to another worker. It stays if several workers have
 // it, because a replica that was ordered and a cached copy are alike here; if the scheduler has it
 // inline, because then no worker fetches it; and if a task needs it where it is.
-func (m *Machine) mayMove(id ids.TaskID, b *block, t *task) bool {
-	return t.state == TaskSucceeded && t.wanted() && t.output > 0 && b.length(t.replicas) == 1 &&
-		b.inlineOf(uint64(id&blockMask)) == nil && m.copyOf[id] == nil && !m.used(t, 0, true)
-}
-
-// used reports whether a worker has a task that needs an object, beside the task except. With
-// bound, it also counts tasks that no worker has yet and that may run on certain workers only.
-func (m *Machine) used(t *task, except ids.TaskID, bound bool) bool {
-	if t.unfinished == 0 {
+func (m *Machine) mayMove(id ids.TaskID, o *Object) bool {
+	if o.State != ObjectStored || !o.Wanted || o.Bytes == 0 || o.Inline || m.copyOf[id] != nil {
 		return false
 	}
-	scanned := 0
-	for r := t.dependents; r != 0; {
-		id, _, ct, e := m.consumerOf(r)
-		if scanned++; scanned > scannedUses {
-			return true
-		}
-		if id != except && ct.state.active() {
-			o := &m.options[ct.options]
-			if ct.state.assigned() || bound && len(o.Workers) > 0 && !o.AllowOtherWorkers {
-				return true
-			}
-		}
-		r = e.next
-	}
-	return false
+	m.holders = m.tables.Holders(id, m.holders[:0])
+	return len(m.holders) == 1 && !m.tables.Used(id, 0, true)
 }

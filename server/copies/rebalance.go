@@ -1,4 +1,4 @@
-package sched
+package copies
 
 import (
 	"fmt"
@@ -123,19 +123,20 @@ func (m *Machine) rebalanceOrdered(ev RebalanceOrdered) (RebalanceInfo, *Error) 
 	r := &rebalance{workers: make(map[ids.WorkerID]RebalancedWorker), moving: make(map[ids.TaskID]*moving)}
 	r.info.Since = m.now
 	for _, id := range ev.Workers {
-		w := m.workerOf(id)
+		w, known := m.tables.Worker(id)
 		switch {
-		case w == nil:
+		case !known:
 			return r.info, &Error{Kind: ErrUnknownWorker, Object: id.String(), Message: fmt.Sprintf("there is no worker %s, or it is lost: see the list of workers", id)}
-		case w.state != WorkerStateActive:
-			return r.info, &Error{Kind: ErrWorkerNotActive, Object: w.name, Message: fmt.Sprintf(
-				"worker %s (%s) is %s, and only active workers take part: name others, or put it back into use", w.name, w.id, w.state)}
-		case !slices.Contains(r.names, w.name):
-			r.names = append(r.names, w.name)
+		case w.State != WorkerStateActive:
+			return r.info, &Error{Kind: ErrWorkerNotActive, Object: w.Name, Message: fmt.Sprintf(
+				"worker %s (%s) is %s, and only active workers take part: name others, or put it back into use", w.Name, w.ID, w.State)}
+		case !slices.Contains(r.names, w.Name):
+			r.names = append(r.names, w.Name)
 		}
 	}
 	if len(r.names) == 1 {
-		return r.info, invalid("workers", "worker %s alone cannot be evened out: name at least two workers, or none for all", r.names[0])
+		return r.info, &Error{Kind: ErrOneWorker, Object: "workers", Message: fmt.Sprintf(
+			"worker %s alone cannot be evened out: name at least two workers, or none for all", r.names[0])}
 	}
 	if m.rebalance != nil {
 		info := &m.rebalance.info
@@ -166,7 +167,8 @@ func (m *Machine) rebalanceStopped(ev RebalanceStopped) {
 	for _, id := range sortedKeys(r.moving) {
 		m.abortMove(r.moving[id])
 	}
-	m.endRebalance(r)
+	r.sources, r.again = nil, false
+	m.conclude()
 }
 
 // endRebalance forgets a rebalance, except for its last figures. REQUIRES: no move is under way.
@@ -191,8 +193,8 @@ func (m *Machine) rebalanceInfo(r *rebalance) RebalanceInfo {
 	info.Failures = slices.Clone(info.Failures)
 	for _, id := range sortedKeys(r.workers) {
 		x := r.workers[id]
-		if w := m.workerOf(id); w != nil {
-			x.HeldBytes = w.heldBytes
+		if w, known := m.tables.Worker(id); known {
+			x.HeldBytes = w.HeldBytes
 		} else {
 			x.PlannedBytes, x.StayingBytes = 0, 0
 		}
@@ -203,21 +205,21 @@ func (m *Machine) rebalanceInfo(r *rebalance) RebalanceInfo {
 
 // plan plans the moves that are needed now.
 func (m *Machine) plan(r *rebalance) {
-	var workers []*worker
-	for _, w := range m.order {
-		if w.state == WorkerStateActive && (len(r.names) == 0 || slices.Contains(r.names, w.name)) {
+	var workers []Worker
+	for _, w := range m.tables.Workers() {
+		if w.State == WorkerStateActive && (len(r.names) == 0 || slices.Contains(r.names, w.Name)) {
 			workers = append(workers, w)
 		}
 	}
 	p := m.planMoves(workers)
 	for i := range p.shares {
 		s := &p.shares[i]
-		x, known := r.workers[s.worker.id]
+		x, known := r.workers[s.worker.ID]
 		if !known {
-			x = RebalancedWorker{Worker: s.worker.id, Name: s.worker.name, InitialBytes: s.worker.heldBytes}
+			x = RebalancedWorker{Worker: s.worker.ID, Name: s.worker.Name, InitialBytes: s.worker.HeldBytes}
 		}
-		x.MemoryBytes, x.PlannedBytes, x.StayingBytes = s.worker.memory, uint64(s.held), s.staying
-		r.workers[s.worker.id] = x
+		x.MemoryBytes, x.PlannedBytes, x.StayingBytes = s.worker.MemoryBytes, uint64(s.held), s.staying
+		r.workers[s.worker.ID] = x
 	}
 	r.sources = nil
 	at := make(map[ids.WorkerID]int)
@@ -243,8 +245,8 @@ func (m *Machine) moveChanged(id ids.TaskID) {
 	}
 }
 
-// checkMoves takes the moves under way one step further, begins others, and ends the rebalance
-// after the last one.
+// checkMoves takes the moves under way one step further, begins others, and goes on after the last
+// one.
 func (m *Machine) checkMoves() {
 	m.recheckMoves = false
 	r := m.rebalance
@@ -254,13 +256,29 @@ func (m *Machine) checkMoves() {
 	for _, id := range sortedKeys(r.moving) {
 		m.stepMove(r, r.moving[id])
 	}
-	m.beginMoves(r)
+	if m.beginMoves(r); len(r.moving) > 0 || len(r.sources) > 0 {
+		m.lookAgain()
+	} else {
+		m.conclude()
+	}
+}
+
+// conclude makes the rebalance end or be planned again when the effects are carried out, because
+// both count the objects that were dropped.
+func (m *Machine) conclude() {
+	m.concluding = true
+	m.emit(Effect{Kind: EffectContinue})
+}
+
+// concluded ends a rebalance without moves, or plans the next ones.
+func (m *Machine) concluded() {
+	m.concluding = false
+	r := m.rebalance
 	switch {
-	case len(r.moving) > 0 || len(r.sources) > 0:
 	case !r.again || r.plans >= maxPlans:
 		m.endRebalance(r)
 		return
-	case m.copier.Rescuing() > 0:
+	case len(m.rescuing) > 0:
 		// The rescued objects belong to the next plan.
 	default:
 		if m.plan(r); len(r.sources) == 0 {
@@ -269,14 +287,20 @@ func (m *Machine) checkMoves() {
 		}
 		m.beginMoves(r)
 	}
+	m.lookAgain()
+}
+
+// lookAgain makes the moves be looked at again before long.
+func (m *Machine) lookAgain() {
 	if !m.movesArmed {
 		m.movesArmed = true
-		m.arm(timer{at: m.now.Add(moveEvery), kind: timerMoves})
+		m.wake(m.now.Add(moveEvery), Wake{Kind: WakeMoves})
 	}
 }
 
 // beginMoves begins waiting moves, in turn from each source.
 func (m *Machine) beginMoves(r *rebalance) {
+	defer clear(m.taken)
 	under := make(map[ids.WorkerID]int)
 	// order-free: the moves are only counted.
 	for _, o := range r.moving {
@@ -321,7 +345,9 @@ func (m *Machine) beginMove(r *rebalance, s *moveSource, under map[ids.WorkerID]
 			m.moveFailed(r, o, why)
 			continue
 		}
-		if from, to := m.workerOf(o.from), m.workerOf(o.to); !from.reachable() || !to.reachable() || to.room() < float64(o.bytes) {
+		from, _ := m.tables.Worker(o.from)
+		to, _ := m.tables.Worker(o.to)
+		if !from.Reachable() || !to.Reachable() || to.Room-float64(m.taken[o.to]) < float64(o.bytes) {
 			i++
 			continue
 		}
@@ -345,15 +371,15 @@ func (m *Machine) cannotMove(r *rebalance, o move) string {
 			return m.whyLeft(id)
 		}
 	}
-	b, t := m.lookup(o.object)
+	x, _ := m.tables.Object(o.object)
 	switch {
-	case t == nil || t.state != TaskSucceeded || t.attempt != o.generation:
+	case x.State != ObjectStored || x.Generation != o.generation:
 		return "it was released, or is made again"
-	case !m.workerOf(o.from).objects.has(o.object):
+	case !m.tables.Holds(o.from, o.object):
 		return fmt.Sprintf("%s has lost it", m.nameOf(o.from))
-	case b.length(t.replicas) > 1:
+	case len(m.tables.Holders(o.object, nil)) > 1:
 		return "several workers have it meanwhile"
-	case !m.mayMove(o.object, b, t):
+	case !m.mayMove(o.object, &x):
 		return "tasks need it where it is"
 	}
 	return ""
@@ -362,14 +388,14 @@ func (m *Machine) cannotMove(r *rebalance, o move) string {
 // leftMove reports whether a worker can neither give nor take objects any more. One whose
 // connection broke may be back soon, or is lost soon.
 func (m *Machine) leftMove(id ids.WorkerID) bool {
-	w := m.workerOf(id)
-	return w == nil || w.state != WorkerStateActive && w.state != WorkerStateDisconnected
+	w, known := m.tables.Worker(id)
+	return !known || w.State != WorkerStateActive && w.State != WorkerStateDisconnected
 }
 
 // whyLeft says why a worker has left.
 func (m *Machine) whyLeft(id ids.WorkerID) string {
-	if w := m.workerOf(id); w != nil {
-		return fmt.Sprintf("worker %s is %s", w.name, w.state)
+	if w, known := m.tables.Worker(id); known {
+		return fmt.Sprintf("worker %s is %s", w.Name, w.State)
 	}
 	if x := m.rebalance.workers[id]; x.Name != "" {
 		return fmt.Sprintf("worker %s is lost", x.Name)
@@ -379,47 +405,48 @@ func (m *Machine) whyLeft(id ids.WorkerID) string {
 
 // copyMove orders the copy of a move.
 func (m *Machine) copyMove(x *moving) {
-	b, t := m.at(x.object)
-	m.copyTo(m.workerOf(x.to), &x.copy, b, t, "copies for a rebalance")
+	m.copyTo(x.to, &x.copy, "copies for a rebalance")
+	m.taken[x.to] += x.bytes
 	x.again = m.now.Add(moveEvery)
 }
 
 // stepMove takes a move one step further.
 func (m *Machine) stepMove(r *rebalance, x *moving) {
-	b, t := m.lookup(x.object)
-	from, to := m.workerOf(x.from), m.workerOf(x.to)
+	o, _ := m.tables.Object(x.object)
+	from, known := m.tables.Worker(x.from)
+	to, _ := m.tables.Worker(x.to)
 	switch {
-	case t == nil || t.state != TaskSucceeded || t.attempt != x.generation:
+	case o.State != ObjectStored || o.Generation != x.generation:
 		why := "it was released, or is made again"
-		if from == nil {
+		if !known {
 			r.again, why = true, m.whyLeft(x.from)
 		}
 		m.giveUp(r, x, why)
-	case t.holders == 0 && t.unfinished == 1 && m.underCopy(&x.copy):
+	case o.neededByOneTask() && m.underCopy(&x.copy):
 		m.giveUp(r, x, "it was released") // only the copy itself still needs it
 	case m.leftMove(x.to):
 		r.again = true
 		m.giveUp(r, x, m.whyLeft(x.to))
-	case !to.reachable():
-	case !to.objects.has(x.object):
+	case !to.Reachable():
+	case !m.tables.Holds(x.to, x.object):
 		m.awaitCopy(r, x, from)
 	case !x.asked:
 		x.asked = true
-		m.emitTo(EffectKeep, to, x.object, t.attempt)
+		m.emit(Effect{Kind: EffectKeep, Worker: x.to, Object: x.object})
 	case x.kept:
-		m.finishMove(r, x, b, t, from)
+		m.finishMove(r, x, from)
 	}
 }
 
 // awaitCopy handles a move whose object has not arrived at the receiver.
-func (m *Machine) awaitCopy(r *rebalance, x *moving, from *worker) {
+func (m *Machine) awaitCopy(r *rebalance, x *moving, from Worker) {
 	x.asked, x.kept = false, false
 	switch {
 	case m.leftMove(x.from):
 		r.again = true
 		m.giveUp(r, x, m.whyLeft(x.from))
-	case !from.objects.has(x.object):
-		m.giveUp(r, x, fmt.Sprintf("%s has lost it", from.name))
+	case !m.tables.Holds(x.from, x.object):
+		m.giveUp(r, x, fmt.Sprintf("%s has lost it", from.Name))
 	case m.underCopy(&x.copy) || x.again.After(m.now):
 	case x.copy.tries >= maxCopyTries:
 		m.giveUp(r, x, fmt.Sprintf("%d copies failed, %s", x.copy.tries, x.copy.why))
@@ -429,19 +456,20 @@ func (m *Machine) awaitCopy(r *rebalance, x *moving, from *worker) {
 }
 
 // finishMove drops the object at its source, because the receiver has confirmed that it keeps it.
-func (m *Machine) finishMove(r *rebalance, x *moving, b *block, t *task, from *worker) {
+func (m *Machine) finishMove(r *rebalance, x *moving, from Worker) {
 	switch {
-	case from == nil || !from.objects.has(x.object):
+	case !m.tables.Holds(x.from, x.object):
 		// The source is lost, or has lost the object: it has moved all the same.
-	case m.underCopy(&x.copy) || !from.reachable():
+	case m.underCopy(&x.copy) || !from.Reachable():
 		return
-	case m.used(t, 0, false):
+	case m.tables.Used(x.object, 0, false):
 		if m.now.Sub(x.since) >= moveWait {
-			m.giveUp(r, x, fmt.Sprintf("tasks have used it at %s for %s; both workers have it now", from.name, moveWait))
+			m.giveUp(r, x, fmt.Sprintf("tasks have used it at %s for %s; both workers have it now", from.Name, moveWait))
 		}
 		return
 	default:
-		m.dropReplica(x.object, t, from)
+		m.dropAt(x.from, x.object)
+		m.recheckMoves = true
 	}
 	delete(r.moving, x.object)
 	m.stopCopy(&x.copy)
@@ -461,20 +489,13 @@ func (m *Machine) giveUp(r *rebalance, x *moving, why string) {
 func (m *Machine) abortMove(x *moving) {
 	delete(m.rebalance.moving, x.object)
 	m.stopCopy(&x.copy)
-	_, t := m.lookup(x.object)
-	if t == nil || t.state != TaskSucceeded || t.attempt != x.generation || m.used(t, x.copy.task, false) {
+	o, _ := m.tables.Object(x.object)
+	if o.State != ObjectStored || o.Generation != x.generation || m.tables.Used(x.object, x.copy.task, false) {
 		return
 	}
 	if m.activeHolder(x.from, x.object) && m.activeHolder(x.to, x.object) {
-		m.dropReplica(x.object, t, m.workerOf(x.to))
+		m.dropAt(x.to, x.object)
 	}
-}
-
-// dropReplica makes a worker drop an object that another one keeps.
-func (m *Machine) dropReplica(id ids.TaskID, t *task, w *worker) {
-	m.emitTo(EffectRelease, w, id, t.attempt)
-	w.dropped.add(id)
-	m.removeReplica(id, w)
 }
 
 // moveFailed counts a planned move that did not happen.
@@ -494,18 +515,16 @@ func (m *Machine) moveFailed(r *rebalance, o move, why string) {
 		return
 	}
 	failure := FailedMove{Task: o.object, Bytes: o.bytes, From: o.from, To: o.to, Reason: why}
-	if b, t := m.lookup(o.object); t != nil {
-		failure.Key, failure.Namespace = string(b.keyOf(t)), m.graphs[t.graph].ns.name
-	}
+	failure.Key, failure.Namespace = m.tables.Key(o.object)
 	r.info.Failures = append(r.info.Failures, failure)
 }
 
 // moveKept handles the report that a worker keeps an object which it got by a move.
-func (m *Machine) moveKept(id ids.TaskID, at *worker) {
+func (m *Machine) moveKept(id ids.TaskID, at ids.WorkerID) {
 	if m.rebalance == nil {
 		return
 	}
-	if x := m.rebalance.moving[id]; x != nil && x.to == at.id && x.asked && !x.kept {
+	if x := m.rebalance.moving[id]; x != nil && x.to == at && x.asked && !x.kept {
 		x.kept, x.since = true, m.now
 		m.recheckMoves = true
 	}
@@ -513,13 +532,13 @@ func (m *Machine) moveKept(id ids.TaskID, at *worker) {
 
 // askMovesAgain forgets what a worker has confirmed, when it opens a session: the request may have
 // been lost. It is asked again.
-func (m *Machine) askMovesAgain(at *worker) {
+func (m *Machine) askMovesAgain(at ids.WorkerID) {
 	if m.rebalance == nil {
 		return
 	}
 	// order-free: each move is changed alone.
 	for _, x := range m.rebalance.moving {
-		if x.to == at.id {
+		if x.to == at {
 			x.asked, x.kept = false, false
 		}
 	}

@@ -1,4 +1,4 @@
-package sched
+package copies
 
 import (
 	"cmp"
@@ -14,7 +14,7 @@ import (
 // (copy.go), and confirm that they keep them. A drain has one of two origins:
 //
 //   - The worker's process was told to stop (WorkerDraining). It leaves as soon as nothing can be
-//     handed over any more, with EffectDrained.
+//     handed over any more, with EffectLeave.
 //   - An operator ordered it (DrainOrdered). The worker is DRAINED when it has no task and no
 //     wanted object that no active worker keeps. If objects cannot be copied, it stays DRAINING,
 //     and DrainInfo says which and why. DRAINED is not for ever: if the other copy of an object is
@@ -77,7 +77,7 @@ type drain struct {
 	// active workers that were asked to keep the other objects.
 	copies  map[ids.TaskID]*copying
 	keepers map[ids.TaskID]keeper
-	// announced means that EffectDrained, EffectRetire or EffectRestart was sent in this session.
+	// announced means that EffectLeave, EffectRetire or EffectRestart was sent in this session.
 	announced bool
 	// checked is the time of the last check. due is the time of the next one; zero: none is due.
 	checked, due time.Time
@@ -123,8 +123,8 @@ func (d *DrainInfo) equal(other *DrainInfo) bool {
 
 // workerDraining begins the drain of a worker whose process was told to stop.
 func (m *Machine) workerDraining(ev WorkerDraining) {
-	w := m.workerOf(ev.Worker)
-	if w == nil || w.state == WorkerStateDisconnected || w.drain != nil && w.drain.purpose == DrainStop {
+	w, known := m.tables.Worker(ev.Worker)
+	if d := m.drains[ev.Worker]; !known || w.State == WorkerStateDisconnected || d != nil && d.purpose == DrainStop {
 		return
 	}
 	m.beginDrain(w, drainOrder{purpose: DrainStop, reason: "its process was told to stop", since: m.now})
@@ -133,15 +133,15 @@ func (m *Machine) workerDraining(ev WorkerDraining) {
 // drainOrdered begins the drains that an operator orders, all or none.
 func (m *Machine) drainOrdered(ev DrainOrdered) *Error {
 	for _, id := range ev.Workers {
-		w := m.workerOf(id)
+		w, known := m.tables.Worker(id)
 		switch {
-		case w == nil:
+		case !known:
 			return &Error{Kind: ErrUnknownWorker, Object: id.String(), Message: fmt.Sprintf("there is no worker %s, or it is lost: see the list of workers", id)}
-		case ev.Purpose == DrainRestart && !w.supervised:
-			return &Error{Kind: ErrNotSupervised, Object: w.name, Message: fmt.Sprintf(
-				"worker %s (%s) runs without a supervisor, so nothing would start it again: retire it and start it by hand, or run it by `millrace worker`, which supervises it", w.name, w.id)}
+		case ev.Purpose == DrainRestart && !w.Supervised:
+			return &Error{Kind: ErrNotSupervised, Object: w.Name, Message: fmt.Sprintf(
+				"worker %s (%s) runs without a supervisor, so nothing would start it again: retire it and start it by hand, or run it by `millrace worker`, which supervises it", w.Name, w.ID)}
 		}
-		if err := w.mayOrder(); err != nil {
+		if err := m.mayOrder(w); err != nil {
 			return err
 		}
 	}
@@ -152,56 +152,55 @@ func (m *Machine) drainOrdered(ev DrainOrdered) *Error {
 	// The drains are checked at the end of the step, so that none of these workers copies the
 	// objects of another one.
 	for _, id := range ev.Workers {
-		w := m.workerOf(id)
-		m.keepOrder(w.name, order)
+		w, _ := m.tables.Worker(id)
+		m.keepOrder(w.Name, order)
 		m.beginDrain(w, order)
 	}
 	return nil
 }
 
 // mayOrder returns an error if the worker is about to end, so that no order can change it.
-func (w *worker) mayOrder() *Error {
-	if w.drain == nil || w.drain.purpose != DrainStop && !w.drain.announced {
+func (m *Machine) mayOrder(w Worker) *Error {
+	d := m.drains[w.ID]
+	if d == nil || d.purpose != DrainStop && !d.announced {
 		return nil
 	}
-	return &Error{Kind: ErrWorkerLeaving, Object: w.name, Message: fmt.Sprintf("worker %s (%s) leaves already: %s", w.name, w.id,
-		cmp.Or(w.drain.reason, "an operator has ordered it"))}
+	return &Error{Kind: ErrWorkerLeaving, Object: w.Name, Message: fmt.Sprintf("worker %s (%s) leaves already: %s", w.Name, w.ID,
+		cmp.Or(d.reason, "an operator has ordered it"))}
 }
 
 // drainUndone ends drains that operators ordered, all or none. Workers that are not drained stay as
 // they are.
 func (m *Machine) drainUndone(ev DrainUndone) *Error {
 	for _, name := range ev.Names {
-		w := m.workerNamed(name)
-		if w == nil && m.drainOrders[name] == nil {
+		w, known := m.workerNamed(name)
+		if !known && m.drainOrders[name] == nil {
 			return &Error{Kind: ErrUnknownWorker, Object: name, Message: fmt.Sprintf("there is no worker %q that is not lost, and no order to drain one of that name: see the list of workers", name)}
 		}
-		if w != nil {
-			if err := w.mayOrder(); err != nil {
-				return err
-			}
+		if err := m.mayOrder(w); known && err != nil {
+			return err
 		}
 	}
 	for _, name := range ev.Names {
 		delete(m.drainOrders, name)
-		if w := m.workerNamed(name); w != nil && w.drain != nil {
-			m.endDrain(w)
-			if w.state != WorkerStateDisconnected {
-				m.setWorkerState(w, WorkerStateActive)
+		if w, known := m.workerNamed(name); known && m.drains[w.ID] != nil {
+			m.endDrain(w.ID)
+			if w.State != WorkerStateDisconnected {
+				m.setState(w, WorkerStateActive)
 			}
 		}
 	}
 	return nil
 }
 
-// workerNamed returns the newest worker of a name that is not lost, or nil.
-func (m *Machine) workerNamed(name string) *worker {
-	for _, w := range slices.Backward(m.order) {
-		if w.name == name {
-			return w
+// workerNamed returns the newest worker of a name that is not lost; false: there is none.
+func (m *Machine) workerNamed(name string) (Worker, bool) {
+	for _, w := range slices.Backward(m.tables.Workers()) {
+		if w.Name == name {
+			return w, true
 		}
 	}
-	return nil
+	return Worker{}, false
 }
 
 // keepOrder stores an operator's order for the later incarnations of a name.
@@ -219,15 +218,15 @@ func (m *Machine) keepOrder(name string, order drainOrder) {
 }
 
 // resumeDrain applies an operator's order to a worker that has registered.
-func (m *Machine) resumeDrain(w *worker) {
-	order := m.drainOrders[w.name]
+func (m *Machine) resumeDrain(w Worker) {
+	order := m.drainOrders[w.Name]
 	if order != nil && order.purpose == DrainRetire && !order.lost.IsZero() && m.now.Sub(order.lost) > retireMemory {
-		delete(m.drainOrders, w.name)
+		delete(m.drainOrders, w.Name)
 		order = nil
 	}
 	if order == nil {
-		if w.drain != nil {
-			m.endDrain(w) // a process that still wants to stop says so again
+		if m.drains[w.ID] != nil {
+			m.endDrain(w.ID) // a process that still wants to stop says so again
 		}
 		return
 	}
@@ -236,13 +235,13 @@ func (m *Machine) resumeDrain(w *worker) {
 }
 
 // drainLost ends the drain of a worker that is lost. If left, it ended as it should.
-func (m *Machine) drainLost(w *worker, left bool) {
-	if w.drain != nil {
-		m.endDrain(w)
+func (m *Machine) drainLost(w Worker, left bool) {
+	if m.drains[w.ID] != nil {
+		m.endDrain(w.ID)
 	}
-	if order := m.drainOrders[w.name]; order != nil {
+	if order := m.drainOrders[w.Name]; order != nil {
 		if order.purpose == DrainRestart || order.purpose == DrainRetire && left {
-			delete(m.drainOrders, w.name)
+			delete(m.drainOrders, w.Name)
 			return
 		}
 		order.lost = m.now
@@ -250,223 +249,218 @@ func (m *Machine) drainLost(w *worker, left bool) {
 }
 
 // beginDrain begins a drain, or continues one for another purpose. The step ends with a check.
-func (m *Machine) beginDrain(w *worker, order drainOrder) {
-	if w.drain == nil {
-		w.drain = &drain{copies: make(map[ids.TaskID]*copying), keepers: make(map[ids.TaskID]keeper)}
-		m.draining++
+func (m *Machine) beginDrain(w Worker, order drainOrder) {
+	d := m.drains[w.ID]
+	if d == nil {
+		d = &drain{copies: make(map[ids.TaskID]*copying), keepers: make(map[ids.TaskID]keeper)}
+		m.drains[w.ID] = d
 	}
-	d := w.drain
 	d.drainOrder, d.announced = order, false
 	d.info = DrainInfo{Purpose: d.purpose, Reason: d.reason, Since: d.since, Until: d.until, CopiedObjects: d.info.CopiedObjects, CopiedBytes: d.info.CopiedBytes}
-	m.workerChanged(w)
+	m.workerChanged(w.ID)
 	m.recheckDrains = true
 	if !d.until.IsZero() {
-		m.arm(timer{at: d.until, kind: timerDrain, id: uint64(w.id)})
+		m.wake(d.until, Wake{Kind: WakeDrain, Worker: w.ID})
 	}
-	if w.state == WorkerStateDisconnected {
+	if w.State == WorkerStateDisconnected {
 		return
 	}
-	if w.state == WorkerStateActive {
-		m.setWorkerState(w, WorkerStateDraining)
+	if w.State == WorkerStateActive {
+		m.setState(w, WorkerStateDraining)
 	}
-	for _, r := range m.underWay(w) {
-		if _, t := m.at(r.Task); t.state == TaskAssigned {
-			m.retract(w, r.Task, t)
-		}
-	}
+	m.emit(Effect{Kind: EffectRetract, Worker: w.ID})
 }
 
 // endDrain forgets a drain and stops its copies. The caller sets the worker's state.
-func (m *Machine) endDrain(w *worker) {
-	for _, id := range sortedKeys(w.drain.copies) {
-		m.stopCopy(w.drain.copies[id])
+func (m *Machine) endDrain(worker ids.WorkerID) {
+	d := m.drains[worker]
+	for _, id := range sortedKeys(d.copies) {
+		m.stopCopy(d.copies[id])
 	}
-	w.drain = nil
-	m.draining--
-	m.workerChanged(w)
+	delete(m.drains, worker)
+	m.workerChanged(worker)
 }
 
-func (m *Machine) setWorkerState(w *worker, state WorkerState) {
-	if w.state == state {
+// setState changes the state of a worker, once in a step at most.
+func (m *Machine) setState(w Worker, state WorkerState) {
+	if w.State == state {
 		return
 	}
-	if w.state == WorkerStateActive || state == WorkerStateActive {
+	if w.State == WorkerStateActive || state == WorkerStateActive {
 		m.workersChanged()
 	}
-	w.state = state
-	m.workerChanged(w)
+	m.emit(Effect{Kind: EffectState, Worker: w.ID, State: state})
 }
 
 // workersChanged must be called when the set of active workers changes.
 func (m *Machine) workersChanged() {
-	m.workerVersion++
-	m.recheckDrains = m.recheckDrains || m.draining > 0
+	m.recheckDrains = m.recheckDrains || len(m.drains) > 0
 	if m.rebalance != nil {
 		m.rebalance.again, m.recheckMoves = true, true
 	}
 }
 
-// workerChanged makes the step end with one EffectWorkerChanged for the worker.
-func (m *Machine) workerChanged(w *worker) {
-	if !slices.Contains(m.changedWorkers, w.id) {
-		m.changedWorkers = append(m.changedWorkers, w.id)
+func (m *Machine) workerChanged(worker ids.WorkerID) {
+	m.emit(Effect{Kind: EffectWorkerChanged, Worker: worker})
+}
+
+// Drain returns the drain of a worker, as of its last check; false: it is not drained. The list in
+// it must not be changed.
+func (m *Machine) Drain(worker ids.WorkerID) (DrainInfo, bool) {
+	if d := m.drains[worker]; d != nil {
+		return d.info, true
+	}
+	return DrainInfo{}, false
+}
+
+// checkDrainSoon makes the drain that a worker may have be checked at its next possible time.
+func (m *Machine) checkDrainSoon(worker ids.WorkerID) {
+	if d := m.drains[worker]; d != nil {
+		w, _ := m.tables.Worker(worker)
+		m.checkDrainAt(worker, d, d.checked.Add(drainEvery+time.Duration(w.Objects)*time.Microsecond))
 	}
 }
 
-func (m *Machine) flushWorkers() {
-	for _, id := range m.changedWorkers {
-		if m.workerOf(id) != nil {
-			m.emit(Effect{Kind: EffectWorkerChanged, Worker: id})
-		}
-	}
-	m.changedWorkers = m.changedWorkers[:0]
-}
-
-// checkDrainSoon makes a drain be checked at its next possible time.
-func (m *Machine) checkDrainSoon(w *worker) {
-	if w.drain != nil {
-		m.checkDrainAt(w, w.drain.checked.Add(drainEvery+time.Duration(w.objects.count)*time.Microsecond))
-	}
-}
-
-func (m *Machine) checkDrainAt(w *worker, at time.Time) {
+func (m *Machine) checkDrainAt(worker ids.WorkerID, d *drain, at time.Time) {
 	if at.Before(m.now) {
 		at = m.now
 	}
-	if d := w.drain; d.due.IsZero() || d.due.After(at) {
+	if d.due.IsZero() || d.due.After(at) {
 		d.due = at
-		m.arm(timer{at: at, kind: timerDrain, id: uint64(w.id)})
+		m.wake(at, Wake{Kind: WakeDrain, Worker: worker})
 	}
 }
 
 // checkWaitingDrains makes the drains be checked that wait for room at other workers.
 func (m *Machine) checkWaitingDrains() {
-	if m.draining == 0 {
+	if len(m.drains) == 0 {
 		return
 	}
-	for _, w := range m.order {
-		if w.drain != nil && w.drain.info.RemainingObjects > 0 {
-			m.checkDrainSoon(w)
+	for _, worker := range sortedKeys(m.drains) {
+		if m.drains[worker].info.RemainingObjects > 0 {
+			m.checkDrainSoon(worker)
 		}
 	}
 }
 
 // checkDrainsOf makes the drains of the workers that hold an object be checked, after its replicas
 // have changed. A drained worker that alone has the object now is draining again.
-func (m *Machine) checkDrainsOf(id ids.TaskID, b *block, t *task) {
-	if m.draining == 0 {
+func (m *Machine) checkDrainsOf(id ids.TaskID) {
+	if len(m.drains) == 0 {
 		return
 	}
-	for l := t.replicas; l != 0; l = b.links[l].next {
-		w := m.workers[b.links[l].value]
-		if w.drain == nil {
+	o, _ := m.tables.Object(id)
+	for _, worker := range m.tables.Holders(id, nil) {
+		d := m.drains[worker]
+		if d == nil {
 			continue
 		}
-		if !m.kept(w, id, b, t) {
-			m.secure(w, id, b, t)
-			if w.state == WorkerStateDrained {
-				m.setWorkerState(w, WorkerStateDraining)
+		if !m.kept(d, id, &o) {
+			m.secure(d, id)
+			if w, _ := m.tables.Worker(worker); w.State == WorkerStateDrained {
+				m.setState(w, WorkerStateDraining)
 			}
 		}
-		m.checkDrainSoon(w)
+		m.checkDrainSoon(worker)
 	}
 }
 
-// drainDue handles the timers of a drain.
-func (m *Machine) drainDue(id ids.WorkerID) {
-	w := m.workerOf(id)
-	if w == nil || w.drain == nil {
+// drainDue handles the deadlines of a drain.
+func (m *Machine) drainDue(worker ids.WorkerID) {
+	d := m.drains[worker]
+	if d == nil {
 		return
 	}
-	if d := w.drain; !d.due.IsZero() && !d.due.After(m.now) || !d.until.IsZero() && !d.until.After(m.now) {
-		m.checkDrain(w)
+	if !d.due.IsZero() && !d.due.After(m.now) || !d.until.IsZero() && !d.until.After(m.now) {
+		m.checkDrain(worker)
 	}
 }
 
 // checkDrain orders the copies that are missing, and decides whether the worker is drained.
-func (m *Machine) checkDrain(w *worker) {
-	d := w.drain
-	if d == nil || w.state == WorkerStateDisconnected {
+func (m *Machine) checkDrain(worker ids.WorkerID) {
+	d := m.drains[worker]
+	w, _ := m.tables.Worker(worker)
+	if d == nil || w.State == WorkerStateDisconnected {
 		return
 	}
 	if d.announced {
 		// It is about to end. Its drain was complete; since then, the holder of another copy may
 		// have begun to drain. That one hands the objects over.
-		if w.state == WorkerStateDrained && !m.allKept(w) {
-			m.setWorkerState(w, WorkerStateDraining)
+		if w.State == WorkerStateDrained && !m.allKept(w.ID, d) {
+			m.setState(w, WorkerStateDraining)
 		}
 		return
 	}
 	d.checked, d.due = m.now, time.Time{}
 	before := d.info
 	d.info.RemainingObjects, d.info.RemainingBytes, d.info.StayingObjects, d.info.StayingBytes, d.info.Staying = 0, 0, 0, 0, nil
-	hopeless := m.copyAway(w)
+	hopeless := m.copyAway(w, d)
 	switch {
 	case d.purpose == DrainStop:
-		if w.assigned == 0 && d.info.RemainingObjects == hopeless {
+		if w.Assigned == 0 && d.info.RemainingObjects == hopeless {
 			d.announced = true
-			m.emit(Effect{Kind: EffectDrained, Worker: w.id})
+			m.emit(Effect{Kind: EffectLeave, Worker: w.ID})
 		}
-	case w.assigned == 0 && d.info.RemainingObjects == 0:
-		m.setWorkerState(w, WorkerStateDrained)
-		m.endWorker(w)
+	case w.Assigned == 0 && d.info.RemainingObjects == 0:
+		m.setState(w, WorkerStateDrained)
+		m.endWorker(w.ID, d)
 	default:
-		m.setWorkerState(w, WorkerStateDraining)
+		m.setState(w, WorkerStateDraining)
 		if !d.until.IsZero() && !d.until.After(m.now) {
-			m.endWorker(w)
+			m.endWorker(w.ID, d)
 		}
 	}
 	if !d.info.equal(&before) {
-		m.workerChanged(w)
+		m.workerChanged(w.ID)
 	}
 }
 
 // endWorker tells a worker to end its process if that is the purpose of its drain.
-func (m *Machine) endWorker(w *worker) {
+func (m *Machine) endWorker(worker ids.WorkerID, d *drain) {
 	kind := EffectRetire
-	switch w.drain.purpose {
+	switch d.purpose {
 	case DrainStop, DrainKeep:
 		return
 	case DrainRetire:
 	case DrainRestart:
 		kind = EffectRestart
 	}
-	w.drain.announced = true
-	m.emit(Effect{Kind: kind, Worker: w.id})
+	d.announced = true
+	m.emit(Effect{Kind: kind, Worker: worker})
 }
 
 // copyAway orders the copies that a drain still needs. It counts the objects that remain, and
 // returns the number of those that no worker can ever take, as far as is known.
-func (m *Machine) copyAway(w *worker) (hopeless uint64) {
-	d := w.drain
+func (m *Machine) copyAway(w Worker, d *drain) (hopeless uint64) {
 	var again time.Time
 	targets := m.copyTargets()
-	for _, id := range w.objects.members(nil) {
-		b, t := m.at(id)
+	held := m.tables.Objects(w.ID)
+	for _, id := range held {
+		o, _ := m.tables.Object(id)
 		c := d.copies[id]
-		if c != nil && m.underCopy(c) && t.holders == 0 && t.unfinished == 1 {
+		if c != nil && m.underCopy(c) && o.neededByOneTask() {
 			m.stopCopy(c) // only the copy itself still needs the object
 			delete(d.copies, id)
 			continue
 		}
-		if !m.isolated(id, b, t) {
+		if !m.isolated(id, &o) {
 			if c != nil {
-				if c.task != 0 && t.state == TaskSucceeded {
+				if c.task != 0 && o.State == ObjectStored {
 					d.info.CopiedObjects++
-					d.info.CopiedBytes += t.output
+					d.info.CopiedBytes += o.Bytes
 				}
 				m.stopCopy(c)
 				delete(d.copies, id)
 			}
-			if !m.kept(w, id, b, t) {
+			if !m.kept(d, id, &o) {
 				d.info.RemainingObjects++
-				d.info.RemainingBytes += t.output
-				m.secure(w, id, b, t)
+				d.info.RemainingBytes += o.Bytes
+				m.secure(d, id)
 			}
 			continue
 		}
 		d.info.RemainingObjects++
-		d.info.RemainingBytes += t.output
+		d.info.RemainingBytes += o.Bytes
 		if c == nil {
 			c = &copying{object: id}
 			d.copies[id] = c
@@ -477,7 +471,7 @@ func (m *Machine) copyAway(w *worker) (hopeless uint64) {
 		}
 		if c.tries >= maxCopyTries {
 			if c.again.After(m.now) {
-				m.stays(d, id, b, t, fmt.Sprintf("%d copies failed, %s", c.tries, c.why))
+				m.stays(d, id, &o, fmt.Sprintf("%d copies failed, %s", c.tries, c.why))
 				if again.IsZero() || c.again.Before(again) {
 					again = c.again
 				}
@@ -486,29 +480,29 @@ func (m *Machine) copyAway(w *worker) (hopeless uint64) {
 			}
 			c.tries = 0
 		}
-		to, why, ever := takeRoom(targets, t.output)
+		to, why, ever := takeRoom(targets, o.Bytes)
 		switch {
 		case to != nil:
-			m.copyTo(to, c, b, t, "copies for the drain of "+w.name)
+			m.copyTo(to.ID, c, "copies for the drain of "+w.Name)
 		case why != "":
-			m.stays(d, id, b, t, why)
+			m.stays(d, id, &o, why)
 			if !ever {
 				hopeless++
 			}
 		}
 	}
 	if !again.IsZero() {
-		m.checkDrainAt(w, again)
+		m.checkDrainAt(w.ID, d, again)
 	}
 	// order-free: each entry is examined alone.
 	for id := range d.keepers {
-		if !w.objects.has(id) {
+		if !m.tables.Holds(w.ID, id) {
 			delete(d.keepers, id)
 		}
 	}
 	// The objects of these copies were released, or are gone from the worker.
 	for _, id := range sortedKeys(d.copies) {
-		if !w.objects.has(id) {
+		if !m.tables.Holds(w.ID, id) {
 			m.stopCopy(d.copies[id])
 			delete(d.copies, id)
 		}
@@ -516,139 +510,89 @@ func (m *Machine) copyAway(w *worker) (hopeless uint64) {
 	return hopeless
 }
 
-func (m *Machine) stays(d *drain, id ids.TaskID, b *block, t *task, why string) {
+func (m *Machine) stays(d *drain, id ids.TaskID, o *Object, why string) {
 	d.info.StayingObjects++
-	d.info.StayingBytes += t.output
+	d.info.StayingBytes += o.Bytes
 	if len(d.info.Staying) < stayingKept {
-		d.info.Staying = append(d.info.Staying, StayingObject{
-			Task: id, Key: string(b.keyOf(t)), Namespace: m.graphs[t.graph].ns.name, Bytes: t.output, Reason: why,
-		})
+		key, namespace := m.tables.Key(id)
+		d.info.Staying = append(d.info.Staying, StayingObject{Task: id, Key: key, Namespace: namespace, Bytes: o.Bytes, Reason: why})
 	}
 }
 
 // activeHolder reports whether an active worker has an object.
 func (m *Machine) activeHolder(id ids.WorkerID, object ids.TaskID) bool {
-	w := m.workerOf(id)
-	return w != nil && w.state == WorkerStateActive && w.objects.has(object)
+	w, _ := m.tables.Worker(id)
+	return w.State == WorkerStateActive && m.tables.Holds(id, object)
 }
 
 // isolated reports whether an object is wanted and has no replica on an active worker. An object
 // that the scheduler holds inline is not isolated.
-func (m *Machine) isolated(id ids.TaskID, b *block, t *task) bool {
-	if t.state != TaskSucceeded || !t.wanted() || b.inlineOf(uint64(id&blockMask)) != nil {
+func (m *Machine) isolated(id ids.TaskID, o *Object) bool {
+	if o.State != ObjectStored || !o.Wanted || o.Inline {
 		return false
 	}
-	for l := t.replicas; l != 0; l = b.links[l].next {
-		if m.workers[b.links[l].value].state == WorkerStateActive {
-			return false
-		}
-	}
-	return true
+	_, active := m.holdersOf(id)
+	return active == 0
 }
 
-// kept reports whether a draining worker's object is safe: it is not wanted, the scheduler holds it
-// inline, or an active worker has confirmed that it keeps it.
-func (m *Machine) kept(w *worker, id ids.TaskID, b *block, t *task) bool {
-	if t.state != TaskSucceeded || !t.wanted() || b.inlineOf(uint64(id&blockMask)) != nil {
+// kept reports whether the object of a draining worker is safe: it is not wanted, the scheduler
+// holds it inline, or an active worker has confirmed that it keeps it.
+func (m *Machine) kept(d *drain, id ids.TaskID, o *Object) bool {
+	if o.State != ObjectStored || !o.Wanted || o.Inline {
 		return true
 	}
-	k, asked := w.drain.keepers[id]
+	k, asked := d.keepers[id]
 	if !asked || !k.confirmed {
 		return false
 	}
 	return m.activeHolder(k.worker, id)
 }
 
-func (m *Machine) allKept(w *worker) bool {
-	return !slices.ContainsFunc(w.objects.members(nil), func(id ids.TaskID) bool {
-		b, t := m.at(id)
-		return !m.kept(w, id, b, t)
+func (m *Machine) allKept(worker ids.WorkerID, d *drain) bool {
+	return !slices.ContainsFunc(m.tables.Objects(worker), func(id ids.TaskID) bool {
+		o, _ := m.tables.Object(id)
+		return !m.kept(d, id, &o)
 	})
 }
 
-// secure asks an active worker that has a draining worker's object to keep it, if there is one that
-// was not asked yet.
-func (m *Machine) secure(w *worker, id ids.TaskID, b *block, t *task) {
-	if k := w.drain.keepers[id]; k.worker != 0 && m.activeHolder(k.worker, id) {
+// secure asks an active worker that has the object of a draining one to keep it, if there is one
+// that was not asked yet.
+func (m *Machine) secure(d *drain, id ids.TaskID) {
+	if k := d.keepers[id]; k.worker != 0 && m.activeHolder(k.worker, id) {
 		return
 	}
-	if _, at := m.holdersOf(b, t); at != nil {
-		m.keepAt(at, id, t)
-		w.drain.keepers[id] = keeper{worker: at.id}
+	if _, at := m.holdersOf(id); at != 0 {
+		m.keepAt(at, id)
+		d.keepers[id] = keeper{worker: at}
 	} else {
-		delete(w.drain.keepers, id)
-	}
-}
-
-// holdersOf returns the oldest holder of an object, and the oldest one among the active workers;
-// nil if there is none.
-func (m *Machine) holdersOf(b *block, t *task) (oldest, active *worker) {
-	for l := t.replicas; l != 0; l = b.links[l].next {
-		oldest = m.workers[b.links[l].value] // it comes last
-		if oldest.state == WorkerStateActive {
-			active = oldest
-		}
-	}
-	return oldest, active
-}
-
-// askToKeep asks holders of an object to keep it, after another holder has lost it. The oldest
-// holder most likely does so anyway, because it made the object; the others may have copies, which
-// they may drop. If the oldest one is not active, an active one keeps the object, too, because the
-// oldest one may not be back.
-func (m *Machine) askToKeep(id ids.TaskID, b *block, t *task) {
-	oldest, active := m.holdersOf(b, t)
-	m.keepAt(oldest, id, t)
-	m.keepAt(active, id, t)
-}
-
-// keepAt asks a worker to keep an object, unless its answer is under way. If its connection is
-// broken, it is asked when it is back.
-func (m *Machine) keepAt(w *worker, id ids.TaskID, t *task) {
-	if w != nil && w.keeps.add(id) {
-		m.emitTo(EffectKeep, w, id, t.attempt)
-	}
-}
-
-// askAgain forgets what a worker was asked to keep, when it opens a session: the request or the
-// answer may have been lost. The drains ask again.
-func (m *Machine) askAgain(at *worker) {
-	for _, w := range m.order {
-		if w.drain == nil {
-			continue
-		}
-		// order-free: each entry is examined alone.
-		for id, k := range w.drain.keepers {
-			if k.worker == at.id {
-				delete(w.drain.keepers, id)
-			}
-		}
+		delete(d.keepers, id)
 	}
 }
 
 // keepConfirmed handles the answer to EffectKeep: the worker keeps the object.
-func (m *Machine) keepConfirmed(id ids.TaskID, b *block, t *task, at *worker) {
-	if m.draining == 0 {
+func (m *Machine) keepConfirmed(id ids.TaskID, at ids.WorkerID) {
+	if len(m.drains) == 0 {
 		return
 	}
-	for l := t.replicas; l != 0; l = b.links[l].next {
-		w := m.workers[b.links[l].value]
-		if w.drain == nil {
+	for _, worker := range m.tables.Holders(id, nil) {
+		d := m.drains[worker]
+		if d == nil {
 			continue
 		}
-		if k := w.drain.keepers[id]; k.worker == at.id && !k.confirmed {
-			w.drain.keepers[id] = keeper{worker: at.id, confirmed: true}
-			m.checkDrainSoon(w)
+		if k := d.keepers[id]; k.worker == at && !k.confirmed {
+			d.keepers[id] = keeper{worker: at, confirmed: true}
+			m.checkDrainSoon(worker)
 		}
 	}
 }
 
-// checkDrains checks the drains after the set of active workers has changed.
-func (m *Machine) checkDrains() {
-	m.recheckDrains = false
-	for _, w := range m.order {
-		if w.drain != nil {
-			m.checkDrain(w)
-		}
+// checkNextDrain checks one of the drains after the set of active workers has changed. The next one
+// is checked when the effects are carried out, because it counts the room that they take.
+func (m *Machine) checkNextDrain() {
+	worker := m.unchecked[0]
+	m.unchecked = m.unchecked[1:]
+	m.checkDrain(worker)
+	if len(m.unchecked) > 0 {
+		m.emit(Effect{Kind: EffectContinue})
 	}
 }
