@@ -14,6 +14,7 @@ func (m *Machine) assigned(e *Assigned) {
 	a := &attempt{
 		ref: e.Ref, heapIndex: -1, rank: e.Rank, slots: min(max(int(e.Slots), 1), m.config.Slots), resources: e.Resources,
 		runner: e.Runner, mayPrepare: e.Prepares, estimate: e.Estimate, expected: e.OutputBytes, inputs: e.Inputs,
+		reads: e.Reads, replicates: e.Replicates,
 	}
 	if len(e.Makers)+len(e.Awaited) > 0 || e.Function != (Function{}) {
 		if m.preAssign(a, e) {
@@ -35,7 +36,11 @@ func (m *Machine) admit(a *attempt) {
 		return
 	}
 	m.move(a, Admitting)
-	m.do(Admit{Ref: a.ref, Waits: a.expected > 0})
+	e := Admit{Ref: a.ref, Waits: a.expected > 0, Copies: a.copies || a.large != nil, Ways: m.ways(a), Large: a.large != nil}
+	if e.Large {
+		e.Round = a.large.rounds
+	}
+	m.do(e)
 }
 
 func (m *Machine) onAdmitted(e *Admitted) {
@@ -49,7 +54,7 @@ func (m *Machine) onAdmitted(e *Admitted) {
 		}
 		return
 	}
-	a.estimate = e.Estimate
+	a.estimate, a.mapsNothing = e.Estimate, e.MapsNothing
 	m.enter(a, e.Found)
 }
 
@@ -58,16 +63,32 @@ func (m *Machine) onAdmitted(e *Admitted) {
 func (m *Machine) enter(a *attempt, found []Found) {
 	var bytes []uint64
 	var fresh, lost []*wanted
+	a.placed = true
 	for i := range found {
 		in, f := &a.inputs[i], &found[i]
+		in.below, in.known = f.Below, f.Known
 		switch {
 		case f.Place >= Pinned:
+			in.use = useHere
+			if f.Object != in.Object {
+				in.use = useWhole
+			}
 			a.pinned = append(a.pinned, f.Object)
 			a.loose = a.loose || f.Place == Away
+			a.placed = a.placed && !a.loose
+			continue
+		case f.Place == InPlace:
+			in.use = useInPlace
+			if a.reads == ReadsOnce {
+				// The bytes are counted now, since many attempts may be admitted before the first
+				// one reads.
+				*m.usage.read(in.Object) += in.Bytes
+			}
 			continue
 		case f.Place == Kept || in.Inline:
 			continue
 		}
+		in.use, a.placed = useCopy, false
 		w := m.wanted[in.Object]
 		if w == nil {
 			w = m.want(in, f.Below)

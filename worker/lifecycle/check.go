@@ -39,6 +39,7 @@ func (m *Machine) Check() error {
 			if err := m.checkPreAssigned(a); err != nil {
 				return err
 			}
+		case Leasing, Pausing:
 		case Running:
 			running++
 			if !slices.Contains(a.slot.running, a) {
@@ -58,6 +59,9 @@ func (m *Machine) Check() error {
 		}
 		if a.early() != (a.state == PreAssigned) {
 			return fmt.Errorf("lifecycle: attempt %s is %s and waits for %d makers and %d objects", ref, a.state, len(a.makers), len(a.awaited))
+		}
+		if err := m.checkLarge(a); err != nil {
+			return err
 		}
 		for _, f := range a.followers {
 			if m.attempts[f.ref] != f || f.state != PreAssigned || !slices.Contains(f.makers, a) {

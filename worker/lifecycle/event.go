@@ -66,6 +66,10 @@ type (
 		OutputBytes uint64
 		// Inputs are its inputs, in the order of its arguments. The machine takes the list over.
 		Inputs []Input
+		// Reads is how its operation reads inputs. Replicates: it only makes copies of them, so it
+		// never leases.
+		Reads      Reading
+		Replicates bool
 		// Function is the function that its process needs, if it has not arrived yet.
 		Function Function
 		// Makers are the attempts here that make inputs, and Awaited the objects that other workers
@@ -82,7 +86,21 @@ type (
 		// Found are the inputs as they are now, in the order of the inputs. The list is valid
 		// during the step.
 		Found []Found
+		// MapsNothing: its process cannot use leases.
+		MapsNothing bool
 	}
+	// LeasesRequested: leases were requested for an attempt that is to be admitted, and Leased
+	// follows.
+	LeasesRequested struct{ Ref Ref }
+	// Leased: the peers have answered a request for leases. If the attempt has ended or does not
+	// wait for them, the leases are ended.
+	Leased struct {
+		Ref Ref
+		// Answers are the answers by input. The list is valid during the step.
+		Answers []LeaseAnswer
+	}
+	// Renewed: the scheduler was started anew, and names of objects mean other objects from now on.
+	Renewed struct{}
 	// Made: an awaited object was made. It has Bytes, and Inline says that its value came with the
 	// notification.
 	Made struct {
@@ -115,21 +133,17 @@ type (
 	// InputAway: an attempt was handed to a slot and has not begun, because an input is not in the
 	// slab.
 	InputAway struct{ Ref Ref }
-	// InPlaceFailed: an input that an attempt was to read in the memory of a peer (so that it was
-	// Kept) cannot be read there. The attempt was handed to a slot and has not begun, or it
-	// waits for memory or inputs. It is admitted anew, and the answer lists that input.
+	// InPlaceFailed: an attempt was handed to a slot and has not begun, because an input cannot be
+	// read in the memory of a peer, or because much is to be moved (StartRun.MoveLimit).
 	InPlaceFailed struct{ Ref Ref }
-	// InputsUnreadable: copies of the inputs of an attempt that waits for memory do not fit here,
-	// and their holders cannot be asked to lend them. The attempt ends, and the scheduler learns
-	// which holders are meant.
-	InputsUnreadable struct {
-		Ref    Ref
-		Inputs []Unreachable
-	}
+	// ReserveWaits: requested memory is neither granted nor refused yet.
+	ReserveWaits struct{ Reservation ReservationID }
 	// ReserveFailed: the requested memory cannot be granted.
 	ReserveFailed struct {
 		Reservation ReservationID
-		Message     string
+		// TooLarge: an empty slab could not grant it either.
+		TooLarge bool
+		Message  string
 	}
 	// InputFetched: an object has arrived. It stays until it is unpinned or dropped.
 	InputFetched struct {
@@ -159,6 +173,8 @@ type (
 		Ref       Ref
 		Succeeded bool
 		Outcome   Outcome
+		// Moved is the size of its result, if the run has read inputs in place.
+		Moved uint64
 	}
 	// Called: the function of an attempt that Prepares is running now.
 	Called struct{ Ref Ref }
@@ -220,6 +236,12 @@ type Input struct {
 	// another worker will read it here while it arrives.
 	Upstream   ids.WorkerID
 	Downstream bool
+
+	// The machine's records: how it uses the input, and Found.Below and Found.Known of the last
+	// lookup.
+	use   use
+	below bool
+	known int
 }
 
 // Size is the expected size of what the input needs: the object, or the item.
@@ -238,6 +260,8 @@ type Found struct {
 	// Below: the input is an item, and its list is here, in a tier below the slab, from where the
 	// item is copied.
 	Below bool
+	// Known is the number of its holders that can be asked, for attempts with Admit.Large.
+	Known int
 }
 
 // Place says where an input is.
@@ -248,8 +272,10 @@ const (
 	// Elsewhere: it is not here.
 	Elsewhere Place = iota
 	// Kept: the attempt has it, and nothing is pinned: its value is here without a place in a tier,
-	// or it is used in the memory of a peer.
+	// or it has a lease.
 	Kept
+	// InPlace: it is to be read in the memory of a peer.
+	InPlace
 	// Pinned: it is here, and pinned for the attempt.
 	Pinned
 	// Away: it is pinned, but may be moved out of the slab, or has been, until a reservation with
@@ -257,35 +283,38 @@ const (
 	Away
 )
 
-func (*Assigned) event()        {}
-func (*Admitted) event()        {}
-func (Made) event()             {}
-func (NeverMade) event()        {}
-func (FunctionsCame) event()    {}
-func (Disconnected) event()     {}
-func (Registered) event()       {}
-func (Reserved) event()         {}
-func (ReserveFailed) event()    {}
-func (Loaded) event()           {}
-func (InputLost) event()        {}
-func (InputAway) event()        {}
-func (InPlaceFailed) event()    {}
-func (InputsUnreadable) event() {}
-func (InputFetched) event()     {}
-func (FetchFailed) event()      {}
-func (FetchEnded) event()       {}
-func (RunEnded) event()         {}
-func (Called) event()           {}
-func (RunReturned) event()      {}
-func (NoRoom) event()           {}
-func (Short) event()            {}
-func (Blocked) event()          {}
-func (SlotFreed) event()        {}
-func (Unblocked) event()        {}
-func (Retracted) event()        {}
-func (Cancelled) event()        {}
-func (Released) event()         {}
-func (Ticked) event()           {}
+func (*Assigned) event()       {}
+func (*Admitted) event()       {}
+func (Made) event()            {}
+func (NeverMade) event()       {}
+func (LeasesRequested) event() {}
+func (*Leased) event()         {}
+func (Renewed) event()         {}
+func (ReserveWaits) event()    {}
+func (FunctionsCame) event()   {}
+func (Disconnected) event()    {}
+func (Registered) event()      {}
+func (Reserved) event()        {}
+func (ReserveFailed) event()   {}
+func (Loaded) event()          {}
+func (InputLost) event()       {}
+func (InputAway) event()       {}
+func (InPlaceFailed) event()   {}
+func (InputFetched) event()    {}
+func (FetchFailed) event()     {}
+func (FetchEnded) event()      {}
+func (RunEnded) event()        {}
+func (Called) event()          {}
+func (RunReturned) event()     {}
+func (NoRoom) event()          {}
+func (Short) event()           {}
+func (Blocked) event()         {}
+func (SlotFreed) event()       {}
+func (Unblocked) event()       {}
+func (Retracted) event()       {}
+func (Cancelled) event()       {}
+func (Released) event()        {}
+func (Ticked) event()          {}
 
 // Outcome is the outcome of an attempt. The values equal those of the API.
 type Outcome uint8
@@ -337,12 +366,29 @@ func (o Outcome) String() string {
 type Effect interface{ effect() }
 
 type (
-	// Admit: look up the inputs that did not come with the assignment, pin those that are here, and
-	// answer with Admitted. Waits: the attempt waits for memory in any case.
+	// Admit: find the inputs that did not come with the assignment, and answer with Admitted.
+	// First, request leases of inputs that may be leased and are not here, from their first holders
+	// that lend, and answer with LeasesRequested if there are any. Otherwise choose holders for
+	// those that may be read in place and are not here. Pin the others that are here.
 	Admit struct {
-		Ref   Ref
-		Waits bool
+		Ref Ref
+		// Waits: the attempt waits for memory in any case. Copies: it needs copies of items.
+		Waits, Copies bool
+		// Ways says what may be done, by input; nil: nothing. It is valid until the next step.
+		Ways []Way
+		// Large: copies of the inputs do not fit, so leases are needed: any holder may be asked,
+		// beginning with the one at the index Round.
+		Large bool
+		Round int
 	}
+	// Lease: request leases as Admit does for a large attempt, and answer with Leased.
+	Lease struct {
+		Ref   Ref
+		Ways  []Way
+		Round int
+	}
+	// EndLeases: end all leases of an attempt.
+	EndLeases struct{ Ref Ref }
 	// NeedFunction: ask the scheduler for a function, and answer with FunctionsCame.
 	NeedFunction struct{ Function ids.FunctionHash }
 	// Await: subscribe to the completion of an object at a peer, and answer with Made or NeverMade.
@@ -394,8 +440,15 @@ type (
 		Ref    Ref
 		Runner string
 		Slot   int
-		// Reservation is the memory reserved for the attempt, 0 if none.
+		// Reservation is the memory reserved for the attempt, 0 if none. Roomy: it has the size
+		// that NoRoom has named.
 		Reservation ReservationID
+		Roomy       bool
+		// Placed: its inputs have not moved since they were pinned.
+		Placed bool
+		// MoveLimit, if not 0: answer with InPlaceFailed if both the inputs that are read in place
+		// and the result are larger.
+		MoveLimit uint64
 		// Waiting is the time that it has waited for memory, Fetching that for inputs of other
 		// workers, and Loading that for inputs of lower tiers alone.
 		Fetching, Waiting, Loading time.Duration
@@ -450,6 +503,8 @@ type Unreachable struct {
 }
 
 func (Admit) effect()        {}
+func (Lease) effect()        {}
+func (EndLeases) effect()    {}
 func (NeedFunction) effect() {}
 func (Await) effect()        {}
 func (Unawait) effect()      {}

@@ -193,31 +193,6 @@ func (m *Machine) onInputAway(now time.Time, e InputAway) {
 	m.bringIn(a)
 }
 
-// onInPlaceFailed puts an attempt back into its state before admission, and admits it anew.
-func (m *Machine) onInPlaceFailed(now time.Time, e InPlaceFailed) {
-	a := m.attempts[e.Ref]
-	if a == nil || a.state != Waiting && a.state != Fetching && (a.state != Running || m.notBegun(now, a)) {
-		return
-	}
-	m.endFetches(a)
-	for _, o := range a.pinned {
-		m.do(Unpin{Ref: a.ref, Object: o})
-	}
-	a.pinned, a.loose, a.output = nil, false, nil
-	m.giveUp(a)
-	m.admit(a)
-}
-
-func (m *Machine) onInputsUnreadable(e InputsUnreadable) {
-	a := m.attempts[e.Ref]
-	if a == nil || a.state != Waiting {
-		return
-	}
-	m.log.add(a.ref, "inputs unreadable")
-	m.withdraw(a)
-	m.do(Report{Ref: a.ref, Outcome: InputUnreachable, Unreachable: e.Inputs})
-}
-
 // endFetches ends an attempt's wait for its missing inputs.
 func (m *Machine) endFetches(a *attempt) {
 	for _, w := range a.missing {
@@ -249,13 +224,16 @@ func (m *Machine) loosen(a *attempt) {
 	for _, o := range a.pinned {
 		m.do(Loosen{Ref: a.ref, Object: o})
 	}
-	a.loose = len(a.pinned) > 0
+	a.loose, a.placed = len(a.pinned) > 0, false
 }
 
 func (m *Machine) onReserveFailed(e ReserveFailed) {
 	r := m.reserved[e.Reservation]
 	if r == nil || r.granted {
 		return
+	}
+	if a := r.attempt; a != nil && e.TooLarge {
+		m.tooLarge(a) // it has left the reservation if it can go on
 	}
 	// Other attempts that wait for the same objects would have to request the same memory. They
 	// fail as well, instead of queueing for another wait.
@@ -273,7 +251,7 @@ func (m *Machine) onReserveFailed(e ReserveFailed) {
 	for _, a := range victims {
 		m.log.add(a.ref, "no memory")
 		m.withdraw(a)
-		m.do(Report{Ref: a.ref, Outcome: Failed, Reason: "OUT_OF_MEMORY", Message: e.Message})
+		m.do(Report{Ref: a.ref, Outcome: Failed, Reason: "OUT_OF_MEMORY", Message: a.needs(e.Message)})
 	}
 }
 

@@ -22,10 +22,11 @@ import (
 //	admitted t1/a1 in=t9/a1:pinned (some of its inputs)
 //	made t8/a2 | never-made t8/a2
 //	reserved 1 | loading 1 | loaded 1 | lost t1/a1 t9/a1 | away t1/a1 | refused 1
-//	in-place-failed t1/a1 | unreadable t1/a1 t9/a1@w2
+//	in-place-failed t1/a1 | waits 1 | too-large 1 | renewed
+//	leasing t1/a1 | leased t1/a1 granted for-now for-good lost not-held none (by input)
 //	fetched 1 t8/a2 | missing 1 t8/a2 | broken 1 t8/a2 | noroom-fetch 1 t8/a2 | fetch-ended 1
 //	short | called t1/a1
-//	ended t1/a1 | failed t1/a1 | died t1/a1 | returned t1/a1 | no-room t1/a1 100
+//	ended t1/a1 moved=4096 | failed t1/a1 | died t1/a1 | returned t1/a1 | no-room t1/a1 100
 //	blocked t1/a1 | freed t1/a1 | unblocked t1/a1
 //	retract t1/a1 | cancel t1/a1 | release t8/a2 | tick 25ms
 //
@@ -51,6 +52,7 @@ func TestGolden(t *testing.T) {
 				d.MaybeScanArgs(t, "max-blocked", &c.MaxBlocked)
 				d.MaybeScanArgs(t, "per-peer", &c.FetchesPerPeer)
 				d.MaybeScanArgs(t, "fetch-objects", &c.FetchObjects)
+				c.Leases, c.ReadsInPlace = d.HasArg("leases"), d.HasArg("in-place")
 				m = lifecycle.New(c)
 				clear(assigned)
 				return ""
@@ -61,8 +63,10 @@ func TestGolden(t *testing.T) {
 						for _, effect := range m.Step(now, events[0]) {
 							if x, is := effect.(lifecycle.Admit); is && assigned[x.Ref].whole {
 								assigned[x.Ref].whole = false
-								events = append(events, assigned[x.Ref].found())
-								continue
+								if x.Ways == nil {
+									events = append(events, assigned[x.Ref].found())
+									continue
+								}
 							}
 							fmt.Fprintf(&out, "%s\n", describe(effect))
 						}
@@ -86,6 +90,10 @@ func TestGolden(t *testing.T) {
 			return ""
 		})
 	})
+}
+
+var refusals = map[string]lifecycle.Refusal{
+	"for-now": lifecycle.RefusedForNow, "lost": lifecycle.HolderLost, "not-held": lifecycle.NotHeld,
 }
 
 func number(t *testing.T, s string) uint64 {
@@ -162,11 +170,24 @@ func parse(t *testing.T, now *time.Time, f []string, assigned map[lifecycle.Ref]
 		return lifecycle.InputAway{Ref: ref(t, arg(1))}
 	case "in-place-failed":
 		return lifecycle.InPlaceFailed{Ref: ref(t, arg(1))}
-	case "unreadable":
-		o, peer, _ := strings.Cut(arg(2), "@w")
-		return lifecycle.InputsUnreadable{Ref: ref(t, arg(1)), Inputs: []lifecycle.Unreachable{
-			{Object: object(t, o), FailedAt: []ids.WorkerID{ids.WorkerID(number(t, peer))}},
-		}}
+	case "leasing":
+		return lifecycle.LeasesRequested{Ref: ref(t, arg(1))}
+	case "leased":
+		e := &lifecycle.Leased{Ref: ref(t, arg(1))}
+		for _, answer := range f[2:] {
+			x := lifecycle.LeaseAnswer{Granted: answer == "granted", Refusal: refusals[answer]}
+			if !x.Granted && answer != "none" {
+				x.Why = answer
+			}
+			e.Answers = append(e.Answers, x)
+		}
+		return e
+	case "renewed":
+		return lifecycle.Renewed{}
+	case "waits":
+		return lifecycle.ReserveWaits{Reservation: lifecycle.ReservationID(number(t, arg(1)))}
+	case "too-large":
+		return lifecycle.ReserveFailed{Reservation: lifecycle.ReservationID(number(t, arg(1))), TooLarge: true, Message: "larger than the slab"}
 	case "refused":
 		return lifecycle.ReserveFailed{Reservation: lifecycle.ReservationID(number(t, arg(1))), Message: "slab is full"}
 	case "fetched":
@@ -179,7 +200,11 @@ func parse(t *testing.T, now *time.Time, f []string, assigned map[lifecycle.Ref]
 	case "fetch-ended":
 		return lifecycle.FetchEnded{Fetch: lifecycle.FetchID(number(t, arg(1))), Message: "stream broke"}
 	case "ended":
-		return lifecycle.RunEnded{Ref: ref(t, arg(1)), Succeeded: true}
+		e := lifecycle.RunEnded{Ref: ref(t, arg(1)), Succeeded: true}
+		if len(f) > 2 {
+			e.Moved = number(t, strings.TrimPrefix(arg(2), "moved="))
+		}
+		return e
 	case "failed":
 		return lifecycle.RunEnded{Ref: ref(t, arg(1)), Outcome: lifecycle.Failed}
 	case "died":
@@ -224,10 +249,17 @@ type assignment struct {
 func (a *assignment) found() *lifecycle.Admitted {
 	e := &lifecycle.Admitted{Ref: a.Ref, Estimate: a.Estimate}
 	for _, in := range a.Inputs {
-		e.Found = append(e.Found, lifecycle.Found{Place: a.places[in.Object], Object: in.Object})
+		f := lifecycle.Found{Place: a.places[in.Object], Object: in.Object, Known: len(in.Holders)}
+		if f.Place == whole {
+			f.Place, f.Object.Item = lifecycle.Pinned, 0
+		}
+		e.Found = append(e.Found, f)
 	}
 	return e
 }
+
+// whole is the place of an item whose list is pinned.
+const whole = lifecycle.Away + 1
 
 // input reads an input and its place.
 func input(t *testing.T, s string) (in lifecycle.Input, place lifecycle.Place) {
@@ -246,6 +278,10 @@ func input(t *testing.T, s string) (in lifecycle.Input, place lifecycle.Place) {
 		switch {
 		case h == "kept":
 			place = lifecycle.Kept
+		case h == "in-place":
+			place = lifecycle.InPlace
+		case h == "whole":
+			place = whole
 		case h == "downstream":
 			in.Downstream = true
 		case strings.HasPrefix(h, "upstream-w"):
@@ -285,6 +321,10 @@ func assign(t *testing.T, f []string, assigned map[lifecycle.Ref]*assignment) *l
 		case "await":
 			o, peer, _ := strings.Cut(v, "@w")
 			e.Awaited, a.whole = append(e.Awaited, lifecycle.Awaited{Object: object(t, o), Peer: ids.WorkerID(number(t, peer))}), false
+		case "reads":
+			e.Reads = map[string]lifecycle.Reading{"once": lifecycle.ReadsOnce, "moves": lifecycle.Moves}[v]
+		case "replicates":
+			e.Replicates = true
 		case "function":
 			e.Function = lifecycle.Function{Name: v, Hash: ids.FunctionHash{v[0]}}
 		case "in":
@@ -316,6 +356,26 @@ func assign(t *testing.T, f []string, assigned map[lifecycle.Ref]*assignment) *l
 		assigned[e.Ref] = a
 	}
 	return e
+}
+
+// waysOf describes the ways of inputs, by input.
+func waysOf(ways []lifecycle.Way) (s string) {
+	for i, w := range ways {
+		if i == 0 {
+			s = ":"
+		}
+		switch {
+		case w.Lease && w.Read:
+			s += " lease-or-read"
+		case w.Lease:
+			s += " lease"
+		case w.Read:
+			s += " read"
+		default:
+			s += " -"
+		}
+	}
+	return s
 }
 
 func describe(e lifecycle.Effect) string {
@@ -356,15 +416,32 @@ func describe(e lifecycle.Effect) string {
 		if e.Reservation != 0 {
 			s += fmt.Sprintf(" into %d", e.Reservation)
 		}
+		if e.Roomy {
+			s += " (roomy)"
+		}
+		if e.MoveLimit > 0 {
+			s += fmt.Sprintf(" (moves at most %d)", e.MoveLimit)
+		}
 		if e.Waiting+e.Fetching+e.Loading > 0 {
 			s += fmt.Sprintf(" (waited %s, fetched %s, loaded %s)", e.Waiting, e.Fetching, e.Loading)
 		}
 		return s
 	case lifecycle.Admit:
+		s := fmt.Sprintf("Admit %s", e.Ref)
 		if e.Waits {
-			return fmt.Sprintf("Admit %s, which waits", e.Ref)
+			s += ", which waits"
 		}
-		return fmt.Sprintf("Admit %s", e.Ref)
+		if e.Copies {
+			s += ", by copies"
+		}
+		if e.Large {
+			s += fmt.Sprintf(", large, round %d", e.Round)
+		}
+		return s + waysOf(e.Ways)
+	case lifecycle.Lease:
+		return fmt.Sprintf("Lease for %s, round %d%s", e.Ref, e.Round, waysOf(e.Ways))
+	case lifecycle.EndLeases:
+		return fmt.Sprintf("EndLeases %s", e.Ref)
 	case lifecycle.NeedFunction:
 		return fmt.Sprintf("NeedFunction %c", e.Function[0])
 	case lifecycle.Await:

@@ -4,11 +4,12 @@
 // An attempt may be PRE-ASSIGNED: its function is still to arrive, or other attempts, here or at
 // other workers, are still to make some of its inputs. It then has nothing, and waits for nothing
 // else. After that, and any other attempt from its arrival, it is ADMITTING while its inputs are
-// looked up, WAITING for memory that its missing inputs need, FETCHING them from other workers,
-// QUEUED for a slot, and RUNNING in a slot. The step that reports it also forgets it. Memory for
-// all missing inputs of an attempt is reserved at once, before the first is fetched, so that
-// attempts cannot block each other half-way. Inputs of queued attempts are fetched while others
-// run.
+// looked up, LEASING while peers are asked to lend some, WAITING for memory that its missing inputs
+// need, FETCHING them from other workers, QUEUED for a slot, and RUNNING in a slot. An attempt
+// whose inputs do not fit here asks peers again after PAUSING. The step that reports an attempt
+// also forgets it. Memory for all missing inputs of an attempt is reserved at once, before the
+// first is fetched, so that attempts cannot block each other half-way. Inputs of queued attempts
+// are fetched while others run.
 //
 // A slot is a place where attempts run one after the other: a goroutine for native operations, a
 // process for executors. An attempt that needs several slots runs in one, and the others stay
@@ -61,6 +62,12 @@ type Config struct {
 	// FunctionWait is how long an attempt waits for its function in a session. Default 30 s: a
 	// scheduler that has the function sends it with its next messages.
 	FunctionWait time.Duration
+	// Leases: peers can lend inputs. ReadsInPlace: inputs can be read in the mapped memory of
+	// peers.
+	Leases, ReadsInPlace bool
+	// MemoryWait is how long an attempt asks for leases of inputs whose copies do not fit. Default
+	// 30 s.
+	MemoryWait time.Duration
 	// ReserveBytes is the smallest expected output for which memory is reserved before the attempt
 	// starts. Default 1 MiB.
 	ReserveBytes uint64
@@ -80,6 +87,7 @@ func (c Config) withDefaults() Config {
 	c.StartedAfter = cmp.Or(c.StartedAfter, 20*time.Millisecond)
 	c.MaxBlocked = cmp.Or(c.MaxBlocked, DefaultMaxBlocked)
 	c.FunctionWait = cmp.Or(c.FunctionWait, 30*time.Second)
+	c.MemoryWait = cmp.Or(c.MemoryWait, 30*time.Second)
 	c.ReserveBytes = cmp.Or(c.ReserveBytes, 1<<20)
 	return c
 }
@@ -102,6 +110,10 @@ const (
 	PreAssigned
 	// Admitting: its inputs are being looked up.
 	Admitting
+	// Leasing: it has asked peers to lend it inputs.
+	Leasing
+	// Pausing: it asks peers again after a pause.
+	Pausing
 )
 
 // String returns the state's name as the API spells it.
@@ -119,6 +131,10 @@ func (s State) String() string {
 		return "PRE-ASSIGNED"
 	case Admitting:
 		return "ADMITTING"
+	case Leasing:
+		return "LEASING"
+	case Pausing:
+		return "PAUSING"
 	}
 	return "UNKNOWN"
 }
@@ -136,6 +152,16 @@ type attempt struct {
 	// inputs are all its inputs, and expected is the expected size of its result.
 	inputs   []Input
 	expected uint64
+	// reads and replicates are those of Assigned, and mapsNothing is that of the last Admitted.
+	reads                   Reading
+	replicates, mapsNothing bool
+	// leased: it has asked for leases since it began to be admitted, and may have some. copies: it
+	// fetches copies, and does not use inputs at peers again. large is set if copies do not fit.
+	leased, copies bool
+	large          *large
+	// placed: its inputs have not moved since they were pinned. roomy: output are the sizes that
+	// NoRoom has named.
+	placed, roomy bool
 	// pinned are the inputs that are pinned for it. missing are the inputs that are not here yet:
 	// exactly the wanted objects that list this attempt.
 	pinned  []Object
@@ -211,8 +237,14 @@ type Machine struct {
 	reserved    map[ReservationID]*reservation
 	lastReserve ReservationID
 
+	usage usage
+	// pausing are the large attempts that pause.
+	pausing []*attempt
+
 	log history
 	out []Effect
+	// waysOut is the memory of Ways in effects.
+	waysOut []Way
 }
 
 // New returns a machine without attempts.
@@ -271,7 +303,7 @@ func (m *Machine) State(r Ref) (State, bool) {
 // Step handles an event and returns the effects, in order. The result is valid until the next step.
 func (m *Machine) Step(now time.Time, e Event) []Effect {
 	clear(m.out)
-	m.out = m.out[:0]
+	m.out, m.waysOut = m.out[:0], m.waysOut[:0]
 	m.now = now
 	switch e := e.(type) {
 	case *Assigned:
@@ -302,8 +334,14 @@ func (m *Machine) Step(now time.Time, e Event) []Effect {
 		m.onInputAway(now, e)
 	case InPlaceFailed:
 		m.onInPlaceFailed(now, e)
-	case InputsUnreadable:
-		m.onInputsUnreadable(e)
+	case LeasesRequested:
+		m.onLeasesRequested(e)
+	case *Leased:
+		m.onLeased(e)
+	case ReserveWaits:
+		m.onReserveWaits(e)
+	case Renewed:
+		m.usage = usage{}
 	case InputFetched:
 		m.onFetched(e)
 	case FetchFailed:
@@ -358,6 +396,10 @@ func (m *Machine) advance(a *attempt) {
 		m.bringIn(a)
 		return
 	}
+	if a.large != nil && a.large.given != nil {
+		m.regain(a)
+		return
+	}
 	m.move(a, Queued)
 	m.enqueue(a)
 }
@@ -373,7 +415,7 @@ func (m *Machine) move(a *attempt, s State) {
 		a.loads = false
 	case Waiting:
 		a.waiting += m.now.Sub(a.since)
-	case Queued, Running, PreAssigned, Admitting:
+	case Queued, Running, PreAssigned, Admitting, Leasing, Pausing:
 	}
 	a.state, a.since = s, m.now
 	m.log.add(a.ref, s.String())
@@ -397,8 +439,12 @@ func (m *Machine) forget(a *attempt) {
 
 // withdraw removes an attempt that does not run from its queue and forgets it.
 func (m *Machine) withdraw(a *attempt) {
-	if a.state == Queued {
+	switch a.state {
+	case Queued:
 		m.dequeue(a)
+	case Pausing:
+		m.endPause(a)
+	case Waiting, Fetching, Running, PreAssigned, Admitting, Leasing:
 	}
 	m.forget(a)
 }

@@ -39,6 +39,11 @@ type world struct {
 	objects map[lifecycle.Ref][]lifecycle.Input
 	// functions are those that were requested and have not arrived.
 	functions []ids.FunctionHash
+	// ways are those of the last Admit or Lease of each attempt, leasing are the attempts whose
+	// requests for leases are to be answered, and leases are those that were granted.
+	ways    map[lifecycle.Ref][]lifecycle.Way
+	leasing []lifecycle.Ref
+	leases  map[lifecycle.Ref][]bool
 	// awaits are the awaited objects of each pre-assigned attempt. asked are the objects with a
 	// subscription, reported those that were reported as made.
 	awaits   map[lifecycle.Ref][]lifecycle.Object
@@ -69,6 +74,12 @@ func (w *world) step(e lifecycle.Event) {
 	for len(w.admits) > 0 {
 		r := w.admits[0]
 		w.admits = w.admits[1:]
+		ways := w.ways[r]
+		if slices.ContainsFunc(ways, func(x lifecycle.Way) bool { return x.Lease }) && rapid.IntRange(0, 2).Draw(w.t, "nobody lends") > 0 {
+			w.leasing = append(w.leasing, r)
+			w.step(lifecycle.LeasesRequested{Ref: r})
+			continue
+		}
 		w.step(&lifecycle.Admitted{Ref: r, Found: w.found(r)})
 	}
 	if err := w.m.Check(); err != nil {
@@ -158,6 +169,12 @@ func (w *world) carryOut(e lifecycle.Effect) {
 			}
 		}
 		w.admits = append(w.admits, e.Ref)
+		w.ways[e.Ref] = slices.Clone(e.Ways)
+	case lifecycle.Lease:
+		w.leasing = append(w.leasing, e.Ref)
+		w.ways[e.Ref] = slices.Clone(e.Ways)
+	case lifecycle.EndLeases:
+		delete(w.leases, e.Ref)
 	case lifecycle.Await:
 		if slices.Contains(w.asked, e.Object) {
 			t.Fatalf("%s is awaited twice", e.Object)
@@ -267,6 +284,7 @@ func (w *world) final(r lifecycle.Ref) {
 		w.t.Fatalf("%s is reported twice, or was never assigned", r)
 	}
 	w.assigned[r] = false
+	delete(w.leases, r) // the loop ends them
 }
 
 // ended removes a run from the records, before the machine gets the event.
@@ -315,18 +333,25 @@ func (w *world) assign(t *rapid.T, task uint64) {
 			in.Holders = append(in.Holders, ids.WorkerID(h))
 		}
 		in.Inline = rapid.IntRange(0, 5).Draw(t, "inline") == 0
+		in.Bytes *= rapid.SampledFrom([]uint64{1, 100}).Draw(t, "size")
 		e.Inputs = append(e.Inputs, in)
 	}
+	e.Reads = lifecycle.Reading(rapid.IntRange(0, 2).Draw(t, "reads"))
 	w.objects[e.Ref] = e.Inputs
 	w.step(e)
 }
 
 // found looks the inputs of an attempt up, at random, and pins those that are here.
 func (w *world) found(r lifecycle.Ref) (found []lifecycle.Found) {
-	for _, in := range w.objects[r] {
-		f := lifecycle.Found{Object: in.Object, Place: lifecycle.Place(rapid.IntRange(0, 3).Draw(w.t, "place"))}
-		if in.Inline {
+	ways, leases := w.ways[r], w.leases[r]
+	for i, in := range w.objects[r] {
+		f := lifecycle.Found{Object: in.Object, Known: len(in.Holders), Place: rapid.SampledFrom([]lifecycle.Place{
+			lifecycle.Elsewhere, lifecycle.Kept, lifecycle.Pinned, lifecycle.Away}).Draw(w.t, "place")}
+		switch {
+		case in.Inline || leases != nil && leases[i]:
 			f.Place = lifecycle.Kept
+		case ways != nil && ways[i].Read && rapid.Bool().Draw(w.t, "in place"):
+			f.Place = lifecycle.InPlace
 		}
 		if f.Place >= lifecycle.Pinned {
 			w.pin(r, in.Object)
@@ -334,6 +359,24 @@ func (w *world) found(r lifecycle.Ref) (found []lifecycle.Found) {
 		found = append(found, f)
 	}
 	return found
+}
+
+// answerLeases answers the first request for leases.
+func (w *world) answerLeases(t *rapid.T) {
+	r := w.leasing[0]
+	w.leasing = w.leasing[1:]
+	e := &lifecycle.Leased{Ref: r}
+	granted := make([]bool, len(w.objects[r]))
+	for i := range w.objects[r] {
+		a := lifecycle.LeaseAnswer{Refusal: lifecycle.Refusal(rapid.IntRange(0, 3).Draw(t, "refusal"))}
+		granted[i] = w.ways[r][i].Lease && rapid.Bool().Draw(t, "granted")
+		a.Granted = granted[i]
+		e.Answers = append(e.Answers, a)
+	}
+	if w.assigned[r] {
+		w.leases[r] = granted
+	}
+	w.step(e)
 }
 
 func anyRef(t *rapid.T) lifecycle.Ref {
@@ -358,7 +401,16 @@ func (w *world) answer(t *rapid.T) bool {
 				w.step(lifecycle.Reserved{Reservation: id, Loading: loading})
 				return
 			}
-			w.step(lifecycle.ReserveFailed{Reservation: id, Message: "full"})
+			switch rapid.IntRange(0, 3).Draw(t, "refusal of memory") {
+			case 0:
+				w.reserves = append(w.reserves, id)
+				w.step(lifecycle.ReserveWaits{Reservation: id})
+				return
+			case 1:
+				w.step(lifecycle.ReserveFailed{Reservation: id, Message: "full"})
+			default:
+				w.step(lifecycle.ReserveFailed{Reservation: id, TooLarge: true, Message: "too large"})
+			}
 		})
 	}
 	if len(w.loading) > 0 {
@@ -385,6 +437,15 @@ func (w *world) answer(t *rapid.T) bool {
 			}
 			w.reported[o] = true
 			w.step(lifecycle.Made{Object: o})
+		})
+	}
+	if len(w.leasing) > 0 {
+		kinds = append(kinds, func() { w.answerLeases(t) })
+	}
+	if slices.ContainsFunc(w.m.Attempts(), func(r lifecycle.Ref) bool { s, _ := w.m.State(r); return s == lifecycle.Pausing }) {
+		kinds = append(kinds, func() {
+			w.now = w.now.Add(200 * time.Millisecond)
+			w.step(lifecycle.Ticked{})
 		})
 	}
 	if len(w.functions) > 0 {
@@ -456,10 +517,12 @@ func TestEachAttemptIsReportedOnce(t *testing.T) {
 			runs: make(map[lifecycle.Ref]*run), pins: make(map[lifecycle.Ref]map[lifecycle.Object]bool),
 			inputs: make(map[lifecycle.ReservationID][]lifecycle.Object), reserver: make(map[lifecycle.ReservationID]lifecycle.Ref),
 			makers: make(map[lifecycle.Ref][]lifecycle.Ref), published: make(map[lifecycle.Ref]bool),
-			awaits: make(map[lifecycle.Ref][]lifecycle.Object), objects: make(map[lifecycle.Ref][]lifecycle.Input), reported: make(map[lifecycle.Object]bool),
+			awaits: make(map[lifecycle.Ref][]lifecycle.Object), objects: make(map[lifecycle.Ref][]lifecycle.Input),
+			ways: make(map[lifecycle.Ref][]lifecycle.Way), leases: make(map[lifecycle.Ref][]bool), reported: make(map[lifecycle.Object]bool),
 		}
 		w.m = lifecycle.New(lifecycle.Config{
 			Self: 1, Slots: w.slots, Resources: map[string]float64{"gpu": 1}, FetchesPerPeer: 1, Fetches: 2, FetchObjects: 2, SlotDepth: 4,
+			Leases: rapid.Bool().Draw(t, "leases"), ReadsInPlace: rapid.Bool().Draw(t, "in place"),
 			MaxBlocked: rapid.SampledFrom([]int{-1, 1, 3}).Draw(t, "max blocked"),
 		})
 		task := uint64(0)

@@ -174,7 +174,10 @@ func (m *Machine) start(now time.Time, a *attempt, s *slot) {
 	a.slot = s
 	a.prepares = a.mayPrepare
 	m.move(a, Running)
-	e := StartRun{Ref: a.ref, Runner: a.runner, Slot: s.index, Fetching: a.fetching, Waiting: a.waiting, Loading: a.loading}
+	e := StartRun{
+		Ref: a.ref, Runner: a.runner, Slot: s.index, Roomy: a.roomy, Placed: a.placed, MoveLimit: a.moveLimit(),
+		Fetching: a.fetching, Waiting: a.waiting, Loading: a.loading,
+	}
 	if a.reservation != nil {
 		e.Reservation = a.reservation.id
 	}
@@ -219,6 +222,7 @@ func (m *Machine) onRunEnded(now time.Time, e RunEnded) {
 		return
 	}
 	m.leaveSlot(now, a)
+	m.countMoved(a, e.Moved)
 	switch {
 	case a.cancelled:
 		m.log.add(a.ref, "ended after it was cancelled")
@@ -274,7 +278,7 @@ func (m *Machine) onNoRoom(now time.Time, e NoRoom) {
 	}
 	// The memory reserved for it was too small.
 	m.loosen(a)
-	a.output = e.Bytes
+	a.output, a.roomy = e.Bytes, true
 	m.bringIn(a)
 }
 
@@ -282,6 +286,7 @@ func (m *Machine) onNoRoom(now time.Time, e NoRoom) {
 // them while slots are free. It ends waits whose time is over.
 func (m *Machine) onTicked(now time.Time) {
 	m.expireFunctions()
+	m.endPauses()
 	for _, r := range m.runners {
 		for _, s := range r.slots {
 			if len(s.running) == 0 {

@@ -9,6 +9,7 @@ import (
 	executorv1 "github.com/millrace/millrace/gen/go/millrace/executor/v1"
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
+	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
@@ -92,17 +93,12 @@ type attempt struct {
 	// whole says of inputs that are items whether the whole list is here: then the attempt has
 	// pinned the list, and not a copy of the item. By input index; nil if there are none.
 	whole []bool
-	// placed: all inputs are here and pinned in place, so their addresses stay valid.
-	placed bool
 	// fetched is the number of bytes that were fetched from peers for it.
 	fetched uint64
 	slot    int
 	// fetching, loading and waiting are the times that it waited for inputs of other workers, for
 	// inputs of lower tiers, and for memory.
 	fetching, loading, waiting time.Duration
-	// noRoom: its reservation has the size that its native operation asked for (see
-	// nativeRun.noRoom).
-	noRoom bool
 	// native is its run in a native slot, nil while there is none.
 	native *nativeRun
 	// known is the time when all its inputs were made and known to be.
@@ -113,14 +109,8 @@ type attempt struct {
 	// lease.
 	loans []transfer.Loan
 	// readAt are the peers at which inputs are read in place, by input index; an entry without an
-	// address means that the input is not. reading is the access pattern of the operation. copies:
-	// it must fetch copies and not try to read in place again (a lease was refused, or the inputs
-	// are too large; see lendInputs and giveUpPlaces).
-	readAt  []transfer.Peer
-	reading device.Reading
-	copies  bool
-	// large is set if copies of its inputs do not fit into the slab; see large.go.
-	large *large
+	// address means that the input is not.
+	readAt []transfer.Peer
 }
 
 func (w *Worker) assign(pb *workerv1.Assignment) {
@@ -144,27 +134,38 @@ func (w *Worker) assign(pb *workerv1.Assignment) {
 		w.subscriptions.waiting[id] = append(w.subscriptions.waiting[id], a)
 	}
 	a.known = time.Now()
+	a.assigned.Reads, a.assigned.Replicates = w.nearby.reads(a.op), a.op.pb.GetName() == replicateOp
 	w.attempts[a.ref] = a
 	w.step(&a.assigned)
 }
 
-// admit looks up the inputs of an attempt, unless it waits for a pause or for leases first; see
-// pauseOver and lent.
+// admit looks up the inputs of an attempt, unless leases of some are requested first.
 func (w *Worker) admit(e lifecycle.Admit) lifecycle.Event {
 	a := w.attempts[e.Ref]
-	if w.pauses(a) || w.borrow(a) {
+	if orders := w.orders(a, e.Ways, e.Large, e.Round); len(orders) > 0 {
+		w.request(a, orders, e.Large)
+		return lifecycle.LeasesRequested{Ref: e.Ref}
+	}
+	return w.lookUp(a, e)
+}
+
+// lease requests leases that a large attempt had given up.
+func (w *Worker) lease(e lifecycle.Lease) lifecycle.Event {
+	a := w.attempts[e.Ref]
+	if orders := w.orders(a, e.Ways, true, e.Round); len(orders) > 0 {
+		w.request(a, orders, true)
 		return nil
 	}
-	return w.lookUp(a)
+	return &lifecycle.Leased{Ref: e.Ref, Answers: make([]lifecycle.LeaseAnswer, len(a.inputs))}
 }
 
 // lookUp looks up the inputs of an attempt, and pins those that are here. Inputs that need no pin
 // are inline values, small headers, and inputs that are borrowed or read in place.
-func (w *Worker) lookUp(a *attempt) *lifecycle.Admitted {
-	a.known, a.placed, a.whole = time.Now(), false, nil
+func (w *Worker) lookUp(a *attempt, order lifecycle.Admit) *lifecycle.Admitted {
+	a.known, a.whole, a.readAt = time.Now(), nil, nil
 	e := &a.admitted
 	*e = lifecycle.Admitted{Ref: a.ref, Estimate: a.op.estimate(), Found: make([]lifecycle.Found, len(a.inputs))}
-	w.chooseInPlace(a)
+	e.MapsNothing = order.Large && !w.borrows(a, true)
 	w.wanted = w.wanted[:0]
 	for i := range a.inputs {
 		in := a.in(i)
@@ -177,21 +178,25 @@ func (w *Worker) lookUp(a *attempt) *lifecycle.Admitted {
 			a.inputs[i], e.Found[i].Place = lent, lifecycle.Kept
 			continue
 		}
-		if a.readsAt(i) {
-			e.Found[i].Place = lifecycle.Kept
-			continue
+		if order.Ways != nil && order.Ways[i].Read {
+			if peer, ok := w.reader(in); ok {
+				if a.readAt == nil {
+					a.readAt = make([]transfer.Peer, len(a.inputs))
+				}
+				a.readAt[i], e.Found[i].Place = peer, lifecycle.InPlace
+				continue
+			}
 		}
 		w.wanted = append(w.wanted, ledger.ObjectID(in.Object))
 	}
 	if len(w.wanted) == 0 {
 		return e
 	}
-	objects, loose := w.config.Store.Admit(a.ref.Task, a.ref.Attempt, a.assigned.Rank, w.wanted, a.assigned.OutputBytes > 0, a.copies || a.large != nil, w.objects[:0])
+	objects, loose := w.config.Store.Admit(a.ref.Task, a.ref.Attempt, a.assigned.Rank, w.wanted, order.Waits, order.Copies, w.objects[:0])
 	w.objects = objects
-	a.placed = !loose
 	for i := range e.Found {
 		f := &e.Found[i]
-		if f.Place == lifecycle.Kept {
+		if f.Place != lifecycle.Elsewhere {
 			continue
 		}
 		o := objects[0]
@@ -199,7 +204,9 @@ func (w *Worker) lookUp(a *attempt) *lifecycle.Admitted {
 		switch in := a.in(i); {
 		case o.ID == (ledger.ObjectID{}):
 			f.Below = in.Object.Item != 0 && w.config.Store.Here(listOf(ledger.ObjectID(in.Object)))
-			a.placed = false
+			if order.Large {
+				f.Known = w.known(in.Holders)
+			}
 			continue
 		case !o.HasPlace():
 			f.Place = lifecycle.Kept
@@ -213,6 +220,16 @@ func (w *Worker) lookUp(a *attempt) *lifecycle.Admitted {
 	}
 	clear(w.objects)
 	return e
+}
+
+// known counts the workers of a list that can be asked.
+func (w *Worker) known(holders []ids.WorkerID) (n int) {
+	for _, h := range holders {
+		if w.peers[h].Address != "" {
+			n++
+		}
+	}
+	return n
 }
 
 // in returns an input as it was assigned.
@@ -286,7 +303,6 @@ func (w *Worker) carryOut(e lifecycle.Effect) (next lifecycle.Event) {
 	case lifecycle.PinInput:
 		w.pinInput(e)
 	case lifecycle.Loosen:
-		w.attempts[e.Ref].placed = false
 		w.config.Store.Loosen(ledger.ObjectID(e.Object), e.Ref.Task, e.Ref.Attempt, w.attempts[e.Ref].assigned.Rank)
 	case lifecycle.Drop:
 		w.config.Store.Drop(ledger.ObjectID(e.Object))
@@ -296,6 +312,12 @@ func (w *Worker) carryOut(e lifecycle.Effect) (next lifecycle.Event) {
 		}, Event: workerv1.ObjectEvent_OBJECT_EVENT_GAINED})
 	case lifecycle.Admit:
 		return w.admit(e)
+	case lifecycle.Lease:
+		return w.lease(e)
+	case lifecycle.EndLeases:
+		if a := w.attempts[e.Ref]; a != nil {
+			a.endLoans()
+		}
 	case lifecycle.NeedFunction:
 		w.outbox.missing(e.Function[:])
 	case lifecycle.Await:
@@ -418,17 +440,11 @@ func (w *Worker) reserve(e lifecycle.Reserve) lifecycle.Event {
 	}
 	switch {
 	case errors.Is(err, ledger.ErrTooLarge):
-		if next := w.tooLarge(a); next != nil {
-			return next
-		}
-		return lifecycle.ReserveFailed{Reservation: e.Reservation, Message: a.needs(err)}
+		return lifecycle.ReserveFailed{Reservation: e.Reservation, TooLarge: true, Message: err.Error()}
 	case err != nil:
 		return lifecycle.ReserveFailed{Reservation: e.Reservation, Message: err.Error()}
-	case progress == ledger.Waiting && a.giveUpPlaces():
-		return lifecycle.InPlaceFailed{Ref: e.Ref}
 	case progress == ledger.Waiting:
-		a.giveUpLoans(e.Reservation)
-		return nil
+		return lifecycle.ReserveWaits{Reservation: e.Reservation}
 	}
 	return lifecycle.Reserved{Reservation: e.Reservation, Loading: progress == ledger.Loading}
 }
@@ -441,19 +457,12 @@ func (w *Worker) reservationTold(x reservationResult) {
 	case x.Err != nil:
 		w.step(lifecycle.ReserveFailed{Reservation: x.reservation, Message: x.Err.Error()})
 	case x.Ready:
-		if !w.regain(x) {
-			w.ready(x.reservation)
-		}
+		// Reserved is ignored if the reservation was granted before.
+		w.step(lifecycle.Reserved{Reservation: x.reservation})
+		w.step(lifecycle.Loaded{Reservation: x.reservation})
 	default:
 		w.step(lifecycle.Reserved{Reservation: x.reservation, Loading: true})
 	}
-}
-
-// ready tells the machine that the memory of a reservation is granted, with its inputs in the slab.
-func (w *Worker) ready(id lifecycle.ReservationID) {
-	// Reserved is ignored if the reservation was granted before.
-	w.step(lifecycle.Reserved{Reservation: id})
-	w.step(lifecycle.Loaded{Reservation: id})
 }
 
 // brief is the longest time that notifications from peers may wait unhandled: about as long as it
@@ -465,7 +474,7 @@ const brief = 50 * time.Microsecond
 func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 	a := w.attempts[e.Ref]
 	for i := range a.inputs {
-		if has := &a.inputs[i]; a.isLent(i) || a.readsAt(i) || len(has.Frames) == 0 && has.Header != nil || a.placed && len(has.Frames) > 0 {
+		if has := &a.inputs[i]; a.isLent(i) || a.readsAt(i) || len(has.Frames) == 0 && has.Header != nil || e.Placed && len(has.Frames) > 0 {
 			// An input without frames is complete with its header. A placed input has not moved
 			// since it was pinned.
 			continue
@@ -489,7 +498,7 @@ func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 			a.inputs[i] = narrowed(a.inputs[i], a.in(i).Object.Item)
 		}
 	}
-	if !w.lendInputs(a) {
+	if !w.lendInputs(a, e.MoveLimit) {
 		return lifecycle.InPlaceFailed{Ref: e.Ref}
 	}
 	if input, fault := a.absentItem(); fault != nil {
@@ -505,7 +514,7 @@ func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 		a.native = &nativeRun{
 			ref:   a.ref,
 			call:  a.call(),
-			times: runTimes{known: a.known, handed: time.Now()}, timeout: a.timeout, slots: int(a.assigned.Slots), short: expected > 0, brief: expected > 0 && expected < brief, reservation: w.reservations[e.Reservation], roomy: a.noRoom,
+			times: runTimes{known: a.known, handed: time.Now()}, timeout: a.timeout, slots: int(a.assigned.Slots), short: expected > 0, brief: expected > 0 && expected < brief, reservation: w.reservations[e.Reservation], roomy: e.Roomy,
 		}
 		w.native.start(e.Slot, a.native)
 		w.startedWork.Store(true)
@@ -554,15 +563,11 @@ func (w *Worker) nativeEnded(r *nativeRun) {
 		return
 	case r.noRoom != nil:
 		a.notBegun()
-		a.noRoom = true
 		w.step(lifecycle.NoRoom{Ref: r.ref, Bytes: r.noRoom})
 		return
 	}
 	a.op.observe(r.runTime)
 	r.attempt, r.loans = a, a.loans
-	if a.reading == device.Moves {
-		r.readInPlace(func(id ledger.ObjectID, _ transfer.Peer, bytes uint64) { *w.nearby.readOf(id) += bytes })
-	}
 	if broken := a.endLoans(); len(broken) > 0 {
 		w.settleRun(r)
 		w.discardBorrowed(a, broken)
@@ -577,7 +582,7 @@ func (w *Worker) nativeEnded(r *nativeRun) {
 		a.report.Error = w.complete(r.failure, a)
 	}
 	w.ending = r
-	w.step(lifecycle.RunEnded{Ref: r.ref, Succeeded: r.failure == nil, Outcome: lifecycle.Failed})
+	w.step(lifecycle.RunEnded{Ref: r.ref, Succeeded: r.failure == nil, Outcome: lifecycle.Failed, Moved: r.made()})
 	w.ending = nil
 	w.mu.Lock()
 	w.ended = append(w.ended, r)

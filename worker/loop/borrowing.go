@@ -3,7 +3,6 @@ package loop
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
@@ -14,51 +13,22 @@ import (
 	"github.com/millrace/millrace/worker/lifecycle"
 )
 
-const (
-	// borrowBytes is the smallest input that is borrowed rather than copied: to copy a smaller one
-	// costs no more than the request for a lease, and yields a replica.
-	borrowBytes = 64 << 10
-	// borrowTimes is how often one object is borrowed. An object that is used more often becomes a
-	// replica, which the scheduler can take into account.
-	borrowTimes = 4
-	// borrowKnown is the number of objects that are counted. All counts are dropped when it is
-	// reached.
-	borrowKnown = 10_000
-	// replicateOp is the operation that only makes copies of its inputs, so it never borrows.
-	replicateOp = "core.replicate"
-)
+// replicateOp is the operation that only makes copies of its inputs, so it never borrows.
+const replicateOp = "core.replicate"
 
 // borrowed is posted when all peers have answered. loans are the leases by input index; an entry
-// without End is no lease. refused are the reasons of refusals by input index.
+// without End is no lease.
 type borrowed struct {
 	attempt *attempt
 	loans   []transfer.Loan
-	refused []error
-}
-
-// borrow requests leases from peers on this host for inputs that are not here. It returns false if
-// there is nothing to request; otherwise lent continues with the attempt later. Executors that can
-// map no memory but our slab get copies instead.
-func (w *Worker) borrow(a *attempt) bool {
-	if a.copies || !w.borrows(a, a.large != nil) {
-		return false
-	}
-	orders := w.orders(a, nil)
-	if len(orders) == 0 {
-		return false
-	}
-	w.request(a, orders)
-	return true
+	answers []lifecycle.LeaseAnswer
 }
 
 // borrows says whether an attempt can use leases. As long as no executor of its kind has said
-// whether it can, only a large attempt tries to; see large.go.
+// whether it can, only a large attempt, whose inputs do not fit as copies, tries to.
 func (w *Worker) borrows(a *attempt, large bool) bool {
-	if w.config.capabilities().Borrow == nil {
-		return false
-	}
 	if a.op.runner == nativeRunner {
-		return a.op.pb.GetName() != replicateOp
+		return true
 	}
 	known, can := w.config.Executors.Segments(a.op.runner)
 	return can || large && !known
@@ -72,23 +42,22 @@ type order struct {
 	inputs []int
 }
 
-// orders returns the requests for those inputs of an attempt that are to be borrowed; nil for
-// inputs means all.
-func (w *Worker) orders(a *attempt, inputs []int) (orders []order) {
+// orders returns the requests for leases of those inputs that may be leased and are not here. The
+// peer is the first holder that lends; for a large attempt the first holder from round on.
+func (w *Worker) orders(a *attempt, ways []lifecycle.Way, large bool, round int) (orders []order) {
 	lender := w.config.capabilities().Borrow
-	least, round := uint64(borrowBytes), 0
-	if a.large != nil {
-		least, round = 1, a.large.rounds
+	if lender == nil || !slices.ContainsFunc(ways, func(x lifecycle.Way) bool { return x.Lease }) || !w.borrows(a, large) {
+		return nil
 	}
-	for i := range a.inputs {
-		in := a.in(i)
-		id := ledger.ObjectID(in.Object)
-		if in.Size() < least || in.Inline || a.large == nil && w.borrowedTimes[id] >= borrowTimes || inputs != nil && !slices.Contains(inputs, i) {
+	for i := range ways {
+		if !ways[i].Lease {
 			continue
 		}
+		in := a.in(i)
+		id := ledger.ObjectID(in.Object)
 		for n := range in.Holders {
 			peer := w.peers[in.Holders[(n+round)%len(in.Holders)]]
-			if peer.Address == "" || a.large == nil && !lender.Lends(peer) {
+			if peer.Address == "" || !large && !lender.Lends(peer) {
 				continue
 			}
 			if w.config.Store.Here(id) || w.config.Store.Here(listOf(id)) {
@@ -106,14 +75,10 @@ func (w *Worker) orders(a *attempt, inputs []int) (orders []order) {
 	return orders
 }
 
-// request requests leases for an attempt; lent gets the answers.
-func (w *Worker) request(a *attempt, orders []order) {
-	w.borrowing[a.ref] = a
+// request requests leases for an attempt; lent gets the answers. needs says that copies of the
+// inputs do not fit here.
+func (w *Worker) request(a *attempt, orders []order, needs bool) {
 	ctx, lender := w.fetchCtx, w.config.capabilities().Borrow
-	needs := a.large != nil
-	if needs {
-		a.large.rounds++
-	}
 	w.fetching.Add(1)
 	w.lending++
 	w.startedWork.Store(true)
@@ -121,27 +86,49 @@ func (w *Worker) request(a *attempt, orders []order) {
 		defer w.fetching.Done()
 		limited, cancel := context.WithTimeout(ctx, w.config.BorrowWait)
 		defer cancel()
-		got := borrowed{attempt: a, loans: make([]transfer.Loan, len(a.inputs)), refused: make([]error, len(a.inputs))}
+		got := borrowed{attempt: a, loans: make([]transfer.Loan, len(a.inputs)), answers: make([]lifecycle.LeaseAnswer, len(a.inputs))}
 		for _, o := range orders {
 			loans, err := lender.Borrow(limited, o.peer, o.refs, needs)
 			for n, i := range o.inputs {
 				switch {
 				case err != nil: // the path has recorded the reason; the object is fetched instead
-					got.refused[i] = err
-				case errors.Is(loans[n].Err, transfer.ErrUnreachable):
-					got.refused[i] = fmt.Errorf("%w: %w", errRefusedNow, loans[n].Err)
+					got.answers[i] = refusalOfRequest(err)
 				case loans[n].Err != nil:
-					got.refused[i] = loans[n].Err
+					got.answers[i] = refusalOfLoan(loans[n].Err)
 				case a.op.runner != nativeRunner && !passable(&loans[n]):
 					loans[n].End()
-					got.refused[i] = errSlabOnly
+					got.answers[i].Why = "the executor cannot map the memory in which it lies"
 				default:
-					got.loans[i] = loans[n]
+					got.loans[i], got.answers[i].Granted = loans[n], true
 				}
 			}
 		}
 		w.post(got)
 	}()
+}
+
+// refusalOfRequest converts the error of a request for leases.
+func refusalOfRequest(err error) lifecycle.LeaseAnswer {
+	x := lifecycle.LeaseAnswer{Why: err.Error()}
+	switch {
+	case errors.Is(err, transfer.ErrNotHere):
+		x.Refusal = lifecycle.NotHeld
+	case errors.Is(err, transfer.ErrPeerLost):
+		x.Refusal = lifecycle.HolderLost
+	case errors.Is(err, transfer.ErrStalled) || errors.Is(err, context.DeadlineExceeded):
+		x.Refusal = lifecycle.RefusedForNow
+	}
+	return x
+}
+
+// refusalOfLoan converts the answer of a peer about one object. A peer that lends, and does not
+// lend this object, may do so later.
+func refusalOfLoan(err error) lifecycle.LeaseAnswer {
+	x := refusalOfRequest(err)
+	if x.Refusal == lifecycle.RefusedForGood && errors.Is(err, transfer.ErrUnreachable) {
+		x.Refusal, x.Why = lifecycle.RefusedForNow, "the peer does not lend it now: "+x.Why
+	}
+	return x
 }
 
 // passable says whether another process can map the leased memory.
@@ -154,38 +141,21 @@ func passable(l *transfer.Loan) bool {
 	return true
 }
 
-// lent continues with an attempt that waited for leases.
+// lent passes the leases of an attempt that waited for them to the machine.
 func (w *Worker) lent(x borrowed) {
 	a := x.attempt
 	a.loans = x.loans
 	w.lending--
-	waited := w.borrowing[a.ref] == a
-	if waited {
-		delete(w.borrowing, a.ref)
-	}
-	if !waited || w.attempts[a.ref] != a {
+	if w.attempts[a.ref] != a {
 		a.endLoans() // It was retracted or cancelled in the meantime.
 		return
 	}
 	for i := range a.loans {
-		if a.loans[i].End == nil {
-			continue
-		}
-		if len(w.borrowedTimes) >= borrowKnown {
-			clear(w.borrowedTimes)
-		}
-		ref := a.loans[i].Head.Ref
-		w.borrowedTimes[ledger.ObjectID(ref)]++
-		w.borrowedBytes.Add(a.loans[i].Head.Bytes())
-	}
-	if a.large != nil {
-		a.large.refused = x.refused
-		if a.large.granted != nil {
-			w.regained(a)
-			return
+		if a.loans[i].End != nil {
+			w.borrowedBytes.Add(a.loans[i].Head.Bytes())
 		}
 	}
-	w.step(w.lookUp(a))
+	w.step(&lifecycle.Leased{Ref: a.ref, Answers: x.answers})
 }
 
 // isLent says whether the attempt has a lease of an input.
@@ -218,21 +188,6 @@ func (a *attempt) endLoans() (broken []int) {
 	}
 	a.loans = nil
 	return broken
-}
-
-// giveUpPlaces makes an attempt that has to wait for memory need less of it: it ends the leases of
-// the attempt, which fetches copies after that, also of items of lists that are here. With leases,
-// attempts of two workers could wait for each other: each keeps objects of the other worker in the
-// slab whose room the other attempt needs. And whole lists would have to be brought into the slab
-// for one item each. It returns false if the attempt needs copies of all such inputs anyway, or if
-// it is large.
-func (a *attempt) giveUpPlaces() bool {
-	if a == nil || a.copies || a.large != nil || len(a.lentInputs()) == 0 && !slices.Contains(a.whole, true) {
-		return false
-	}
-	a.endLoans()
-	a.copies = true
-	return true
 }
 
 // lentInputs returns the inputs that the attempt has leases of.

@@ -40,7 +40,6 @@ func (w *Worker) renew(r *renewal) {
 		"attempts", w.machine.Len())
 	w.renewing = r
 	w.outbox.forget(true)
-	clear(w.borrowing) // leases are ended when they arrive
 	// order-free: each is answered independently.
 	for id := range w.writes {
 		w.refuse(id, otherLife, otherLifeWords)
@@ -69,8 +68,7 @@ func (w *Worker) renewed() {
 		hashes = append(hashes, hash[:])
 	}
 	w.dropFunctions(hashes)
-	clear(w.borrowedTimes)
-	w.nearby = newNearby(&w.config)
+	w.step(lifecycle.Renewed{})
 	// order-free: each is forgotten independently.
 	for id := range w.peers {
 		w.setPeer(&workerv1.Peer{WorkerId: uint32(id)})

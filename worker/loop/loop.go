@@ -88,11 +88,7 @@ type Worker struct {
 	// reportedRoutes are the routes as they were last reported to the scheduler.
 	reportedRoutes []flow.Route
 	reservations   map[lifecycle.ReservationID]ledger.ReservationID
-	// borrowing are the attempts that wait for leases. borrowedTimes counts the leases of each
-	// object.
-	borrowing     map[lifecycle.Ref]*attempt
-	borrowedTimes map[ledger.ObjectID]int
-	nearby        nearby
+	nearby         nearby
 	// rescuing are the objects that are being copied out of the memory of dead peers.
 	rescuing      map[ledger.ObjectID]bool
 	subscriptions subscriptions
@@ -141,15 +137,16 @@ func New(c Config) *Worker {
 	}
 	c.Lifecycle.Slots = int(c.Registration.GetSlots())
 	c.Lifecycle.Resources = c.Registration.GetResources()
+	near := newNearby(&c)
+	c.Lifecycle.Leases, c.Lifecycle.ReadsInPlace, c.Lifecycle.MemoryWait = c.capabilities().Borrow != nil, near.lender != nil, c.MemoryWait
 	w := &Worker{
 		config: c, log: c.Log, machine: lifecycle.New(c.Lifecycle), outbox: newOutbox(),
-		wake:         make(chan struct{}, 1),
-		attempts:     make(map[lifecycle.Ref]*attempt),
-		ops:          make(map[uint32]*op),
-		functions:    make(map[ids.FunctionHash]*millracev1.Function),
-		peers:        make(map[ids.WorkerID]transfer.Peer),
-		reservations: make(map[lifecycle.ReservationID]ledger.ReservationID),
-		borrowing:    make(map[lifecycle.Ref]*attempt), borrowedTimes: make(map[ledger.ObjectID]int),
+		wake:          make(chan struct{}, 1),
+		attempts:      make(map[lifecycle.Ref]*attempt),
+		ops:           make(map[uint32]*op),
+		functions:     make(map[ids.FunctionHash]*millracev1.Function),
+		peers:         make(map[ids.WorkerID]transfer.Peer),
+		reservations:  make(map[lifecycle.ReservationID]ledger.ReservationID),
 		rescuing:      make(map[ledger.ObjectID]bool),
 		writes:        make(map[ledger.ObjectID]*writing),
 		subscriptions: subscriptions{waiting: make(map[ledger.ObjectID][]*attempt), subscribers: make(map[ledger.ObjectID][]subscriber)},
@@ -157,7 +154,7 @@ func New(c Config) *Worker {
 	}
 	w.cores.share, w.cores.slots = c.Cores, max(c.Lifecycle.Slots, 1)
 	w.staying, w.quit = context.WithCancel(context.Background())
-	w.nearby = newNearby(&w.config)
+	w.nearby = near
 	c.Store.OnShort(func(stuck bool) {
 		if stuck {
 			w.post(lifecycle.Short{})
@@ -401,8 +398,6 @@ func (w *Worker) handle(x any) {
 		w.subscriptions.dropAll(x.subscriber)
 	case borrowed:
 		w.lent(x)
-	case admitLarge:
-		w.pauseOver(x.attempt)
 	case gained:
 		w.outbox.object(x.report)
 	case *writing:
