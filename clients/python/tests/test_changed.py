@@ -166,6 +166,7 @@ def test_the_nearest_run_first_within_the_budget(tmp_path: Path, tool: Callable[
 # ---- make flake ----------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_failures_are_counted_beside_a_load(repository: Path) -> None:
     """A test that fails every second time fails once in two rounds."""
     test = repository / "clients/python/tests/test_odd.py"

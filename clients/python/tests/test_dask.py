@@ -279,12 +279,12 @@ def test_inputs_are_decoded_once_for_many_tasks(one_worker: LocalCluster, size: 
 
 
 def test_kept_inputs_do_not_fill_the_memory() -> None:
-    with Client(n_workers=1, memory_limit="256 MiB") as own:
+    with Client(n_workers=1, memory_limit="64 MiB") as own:
         for _ in range(3):
-            made = [delayed(Counted)(1_000_000, dask_key_name=f"made-{n}-{_}") for n in range(10)]
+            made = [delayed(Counted)(250_000, dask_key_name=f"made-{n}-{_}") for n in range(10)]
             counts = dask.compute(*[delayed(decoded)(m, n) for m in made for n in range(3)])
             assert len(counts) == 30
-        assert own.submit(lambda: np.zeros(20_000_000).nbytes).result() == 160_000_000
+        assert own.submit(lambda: np.zeros(5_000_000).nbytes).result() == 40_000_000
 
 
 def text_of(thing: Any, _: int) -> str:
@@ -327,7 +327,7 @@ class Exclusive:
 
 def test_a_store_with_a_lock_locks_the_cluster(client: Client, tmp_path: Any) -> None:
     # Few chunks: one executor process starts for each task that waits for the lock.
-    da.ones(6, chunks=1).store(Exclusive(tmp_path), lock=True)
+    da.ones(3, chunks=1).store(Exclusive(tmp_path), lock=True)
     assert isinstance(dask.utils.get_scheduler_lock(), millrace.Lock)
     assert isinstance(dask.utils.get_scheduler_lock(scheduler="millrace"), millrace.Lock)
     assert not isinstance(dask.utils.get_scheduler_lock(scheduler="threads"), millrace.Lock)

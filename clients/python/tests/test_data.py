@@ -188,12 +188,14 @@ def test_results_of_several_workers_of_which_one_cannot_be_decoded(cluster: Loca
         eventually(lambda: used(client) < 1 << 20, "a lease was not given back")
 
 
-def test_many_results_of_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("most", [500, pytest.param(10_000, marks=pytest.mark.long)])
+def test_many_results_of_one_worker(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     """One request to a worker may name 10,000 objects."""
+    monkeypatch.setattr(_data, "_MOST_READ", most)
     monkeypatch.setenv("MILLRACE_INLINE_RESULT", "16B")
     with LocalCluster(1, memory_limit="64MiB", device="host") as own, Client(own, shared_memory=False) as client:
-        futures = client.map(np.full, [5] * 10_001, range(10_001))
-        assert [int(a[0]) for a in client.gather(futures, timeout=PATIENCE)] == list(range(10_001))
+        futures = client.map(np.full, [5] * (most + 1), range(most + 1))
+        assert [int(a[0]) for a in client.gather(futures, timeout=PATIENCE)] == list(range(most + 1))
 
 
 def test_the_holder_of_a_result_cannot_be_reached(

@@ -129,7 +129,10 @@ def test_objects_that_other_languages_cannot_read_are_stored(cluster: LocalClust
         publisher.publish_dataset("odd", data)
     got = client.get_dataset("odd")
     assert type(got) is type(data)
-    np.testing.assert_equal(got, data)
+    if type(data) is list and len(data) > 1000:
+        assert got == data  # NumPy compares objects one by one
+    else:
+        np.testing.assert_equal(got, data)
     client.unpublish_dataset("odd")
 
 

@@ -31,11 +31,8 @@ def program(page: str) -> str:
     [
         "README.md",
         "docs/quickstart.md",
-        "docs/arrays.md",
-        "docs/memory.md",
-        "docs/faults.md",
-        "docs/frames.md",
         "docs/polars.md",
+        *(pytest.param(f"docs/{name}.md", marks=pytest.mark.long) for name in ("arrays", "memory", "faults", "frames")),
     ],
 )
 def test_the_blocks_of_a_page_are_a_program(page: str, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from millrace._local._local_process import find_binary
 
 TESTS = ("test_gpu.py", "test_gpu_torch.py", "test_gpu_cluster.py", "test_device_cluster.py")
@@ -27,6 +28,7 @@ def test_gpu_tests_have_their_fixtures() -> None:
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
 
 
+@pytest.mark.long
 def test_the_benchmark_of_frames_counts_its_rows() -> None:
     """It runs at a small size with pandas, and ends if rows are missing."""
     program = Path(__file__).parents[3] / "bench/gpu/frames.py"

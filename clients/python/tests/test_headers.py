@@ -7,7 +7,7 @@ from conftest import PATIENCE, eventually
 from millrace import Client, LocalCluster
 from millrace.ops import native
 
-_TASKS = 600
+_TASKS = 300
 _TEXTS = 40
 
 
@@ -26,17 +26,17 @@ def _check(value: list[object], number: int) -> bool:
 
 
 def test_lists_of_strings_spill_and_are_right_wherever_they_are_read() -> None:
-    with LocalCluster(2, memory_limit="16MiB", device="host") as own, Client(own) as client:
+    with LocalCluster(2, memory_limit="8MiB", device="host") as own, Client(own) as client:
         client.wait_for_workers(2, timeout=PATIENCE)
         names = sorted(client.scheduler_info()["workers"])
         lists = _lists(client)
         assert client.gather(client.map(len, lists)) == [4] * _TASKS
-        # 54 MB are more than two slabs of 16 MiB hold. Workers report their spilling once a
+        # 27 MB are more than two slabs of 8 MiB hold. Workers report their spilling once a
         # second.
-        eventually(lambda: sum(w.spill_written_bytes for w in client.session.workers()) > 4 << 20, "too little spilled")
+        eventually(lambda: sum(w.spill_written_bytes for w in client.session.workers()) > 2 << 20, "too little spilled")
         states = client.session.workers()
         # The texts themselves are small enough to be stored outside of the slabs.
-        assert all(w.memory_used_bytes <= (16 << 20) + _TEXTS * 40_000 for w in states)
+        assert all(w.memory_used_bytes <= (8 << 20) + _TEXTS * 40_000 for w in states)
         # Read in Python, on the worker that has the list and on the other one, and in a native op.
         for worker in names:
             some = range(0, _TASKS, 9)

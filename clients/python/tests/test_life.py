@@ -300,7 +300,7 @@ def test_a_release_that_fails_is_repeated(through: Client, proxy: Proxy, code: g
 
 def test_a_release_that_is_repeated_spares_what_is_held_anew(through: Client, proxy: Proxy) -> None:
     proxy.fail("ReleaseTasks", grpc.StatusCode.UNAVAILABLE, times=2)
-    for _ in range(20):
+    for _ in range(5):
         first = through.submit(np.ones, 100_000, key="held-anew")
         assert first.exception(PATIENCE) is None
         del first

@@ -132,10 +132,10 @@ def test_plans_may_be_deep() -> None:
     """Polars runs them, too."""
     limit = sys.getrecursionlimit()
     alternatives, stack, value, union = c("id") == 0, ROWS.lazy(), pl.lit(0), ROWS.lazy()
-    for i in range(1, 200):
+    for i in range(1, 100):
         alternatives |= c("id") == 7 * i
         value = pl.when(c("id") == i).then(i * i).otherwise(value)
-    for i in range(200):
+    for i in range(100):
         stack = stack.with_columns(k=c("k") + i)
     for i in range(30):
         union = pl.concat([union, ROWS.lazy().filter(c("id") == i)])

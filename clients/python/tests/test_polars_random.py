@@ -6,7 +6,7 @@ import pytest
 from random_plans import failures
 
 #: Queries of a test.
-PLANS = 40
+PLANS = 25
 
 
 @pytest.mark.parametrize("part", range(4))

@@ -7,7 +7,7 @@ import pytest
 from random_merges import failures
 
 #: Merges of a test.
-MERGES = 40
+MERGES = 25
 
 
 @pytest.mark.parametrize("part", range(2))

@@ -264,8 +264,8 @@ async def test_the_asynchronous_client_shuffles(client: Client) -> None:
 
 
 def numbered(part: int) -> pd.DataFrame:
-    """Makes 16 MiB: the numbers of a part, with keys in an order like a random one."""
-    ids = np.arange(1 << 20) + (part << 20)
+    """Makes 4 MiB: the numbers of a part, with keys in an order like a random one."""
+    ids = np.arange(1 << 18) + (part << 18)
     return pd.DataFrame({"k": ids * 2654435761 % (1 << 32), "a": ids})
 
 
@@ -287,7 +287,7 @@ def totals(found: list[tuple[int, int]]) -> tuple[int, ...]:
     return tuple(map(sum, zip(*found, strict=True)))
 
 
-@pytest.mark.parametrize("stage", ["split", "join"])
+@pytest.mark.parametrize("stage", [pytest.param("split", marks=pytest.mark.long), "join"])
 def test_a_worker_dies_in_the_middle_of_a_shuffle(gate: Gate, stage: str) -> None:
     """The gate holds the tasks of one stage back on all workers: when the worker dies, a part of the
     frames is split, or a part of the partitions is joined and read."""
@@ -305,16 +305,16 @@ def test_a_worker_dies_in_the_middle_of_a_shuffle(gate: Gate, stage: str) -> Non
         gate.wait()
         os.kill(victim, signal.SIGKILL)
         gate.open(100)
-        assert totals(client.gather(sums)) == (1 << 22, (1 << 22) * ((1 << 22) - 1) // 2)
+        assert totals(client.gather(sums)) == (1 << 20, (1 << 20) * ((1 << 20) - 1) // 2)
 
 
 def test_partitions_of_a_small_slab_are_joined_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A join has pieces of 12 MB and a result of 12 MB, and each worker runs two tasks at once."""
+    """A join has pieces of 3 MB and a result of 3 MB, and each worker runs two tasks at once."""
     monkeypatch.setenv("MILLRACE_MEMORY_WAIT", f"{PATIENCE}s")
-    with LocalCluster(2, threads_per_worker=2, memory_limit="64MiB", device="host") as own, Client(own) as client:
+    with LocalCluster(2, threads_per_worker=2, memory_limit="16MiB", device="host") as own, Client(own) as client:
         client.wait_for_workers(2, timeout=PATIENCE)
         made = client.map(numbered, range(10))
         sums = client.map(rows_and_sum, client.shuffle(made, "k", 20))
         del made
-        rows = 10 << 20
+        rows = 10 << 18
         assert totals(client.gather(sums)) == (rows, rows * (rows - 1) // 2)
