@@ -209,8 +209,6 @@ func (m *Machine) notBegun(now time.Time, a *attempt) bool {
 		return false
 	}
 	m.leaveSlot(now, a)
-	// The attempt is in no queue now, whatever happens next.
-	m.move(a, Fetching)
 	if !a.cancelled {
 		return false
 	}

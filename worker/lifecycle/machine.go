@@ -11,6 +11,18 @@
 // first is fetched, so that attempts cannot block each other half-way. Inputs of queued attempts
 // are fetched while others run.
 //
+// These are the ways from state to state; an attempt can end in each of them:
+//
+//	(assigned)    -> PRE-ASSIGNED, ADMITTING, WAITING, QUEUED
+//	PRE-ASSIGNED  -> ADMITTING, WAITING, QUEUED
+//	ADMITTING     -> LEASING, WAITING, FETCHING, QUEUED
+//	LEASING       -> ADMITTING, PAUSING, QUEUED
+//	PAUSING       -> ADMITTING
+//	WAITING       -> ADMITTING, LEASING, PAUSING, FETCHING, QUEUED
+//	FETCHING      -> LEASING, WAITING, QUEUED
+//	QUEUED        -> WAITING, RUNNING
+//	RUNNING       -> ADMITTING, PAUSING, WAITING, QUEUED
+//
 // A slot is a place where attempts run one after the other: a goroutine for native operations, a
 // process for executors. An attempt that needs several slots runs in one, and the others stay
 // empty. Attempts that are known to be short are handed to a busy slot in advance, so that slots
@@ -25,6 +37,7 @@ package lifecycle
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
@@ -90,53 +103,6 @@ func (c Config) withDefaults() Config {
 	c.MemoryWait = cmp.Or(c.MemoryWait, 30*time.Second)
 	c.ReserveBytes = cmp.Or(c.ReserveBytes, 1<<20)
 	return c
-}
-
-// State is the stage of an attempt.
-type State uint8
-
-// The states. A pre-assigned attempt begins as PreAssigned, any other as Admitting, or as Queued if
-// it needs nothing.
-const (
-	// Waiting: the memory that it needs was requested and is not granted yet.
-	Waiting State = iota + 1
-	// Fetching: some inputs are on their way.
-	Fetching
-	// Queued: it can run as soon as there is a slot for it.
-	Queued
-	// Running: it was handed to a slot.
-	Running
-	// PreAssigned: its function is still to arrive, or some of its inputs are still to be made.
-	PreAssigned
-	// Admitting: its inputs are being looked up.
-	Admitting
-	// Leasing: it has asked peers to lend it inputs.
-	Leasing
-	// Pausing: it asks peers again after a pause.
-	Pausing
-)
-
-// String returns the state's name as the API spells it.
-func (s State) String() string {
-	switch s {
-	case Waiting:
-		return "WAITING"
-	case Fetching:
-		return "FETCHING"
-	case Queued:
-		return "QUEUED"
-	case Running:
-		return "RUNNING"
-	case PreAssigned:
-		return "PRE-ASSIGNED"
-	case Admitting:
-		return "ADMITTING"
-	case Leasing:
-		return "LEASING"
-	case Pausing:
-		return "PAUSING"
-	}
-	return "UNKNOWN"
 }
 
 // attempt is the machine's record of one attempt.
@@ -416,6 +382,9 @@ func (m *Machine) move(a *attempt, s State) {
 	case Waiting:
 		a.waiting += m.now.Sub(a.since)
 	case Queued, Running, PreAssigned, Admitting, Leasing, Pausing:
+	}
+	if invariant.Enabled && !a.state.leadsTo(s) {
+		panic(fmt.Sprintf("lifecycle: attempt %s goes from %s to %s", a.ref, a.state, s))
 	}
 	a.state, a.since = s, m.now
 	m.log.add(a.ref, s.String())
