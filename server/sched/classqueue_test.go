@@ -101,8 +101,11 @@ func (c *crowd) wake() bool {
 }
 
 func TestTasksOfDistinctAmountsAreLookedAtInTurns(t *testing.T) {
-	const tasks = 5000
-	c := newCrowd(t, WorkerRegistered{Host: "h", Slots: 1000, Resources: map[string]float64{"mem": tasks}})
+	tasks := 5000
+	if testing.Short() {
+		tasks = 2000
+	}
+	c := newCrowd(t, WorkerRegistered{Host: "h", Slots: 1000, Resources: map[string]float64{"mem": float64(tasks)}})
 	var graph GraphSubmitted
 	for i := range tasks {
 		graph.Options = append(graph.Options, Options{Resources: map[string]float64{"mem": float64(tasks - i)}})
@@ -118,7 +121,7 @@ func TestTasksOfDistinctAmountsAreLookedAtInTurns(t *testing.T) {
 		t.Fatalf("the first task takes all, and %d run", len(c.runs))
 	}
 	looked := c.m.reads.classes
-	if c.wake() || looked > 3*tasks {
+	if c.wake() || looked > uint64(3*tasks) {
 		t.Errorf("%d classes were looked at while nothing happened", looked)
 	}
 	for ended := 0; ended < tasks; {

@@ -39,7 +39,7 @@ func TestKeysAreFoundInSegmentsOfAllSizes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if tasks = append(tasks, r.Tasks...); i%512 == 511 {
+		if tasks = append(tasks, r.Tasks...); i%1024 == 1023 {
 			found(0, len(tasks))
 		}
 	}
@@ -47,9 +47,9 @@ func TestKeysAreFoundInSegmentsOfAllSizes(t *testing.T) {
 		t.Fatalf("the segment has %d slots: it never placed keys in the other way", slots)
 	}
 	last := len(tasks) - 8
-	for i := 0; i < last; i += 256 {
-		m.Step(now, TasksReleased{Client: 1, Tasks: tasks[i:min(i+256, last)]}, nil)
-		found(min(i+256, last), len(tasks))
+	for i := 0; i < last; i += 1024 {
+		m.Step(now, TasksReleased{Client: 1, Tasks: tasks[i:min(i+1024, last)]}, nil)
+		found(min(i+1024, last), len(tasks))
 	}
 	if slots := len(index().segments[7].slots); slots > fewSlots {
 		t.Errorf("the segment has %d slots for 8 keys", slots)

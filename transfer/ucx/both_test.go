@@ -98,12 +98,16 @@ func TestManyReadersBothWaysSomeGivingUp(t *testing.T) {
 				workers[w].objects.Put(refOf(10*w+i), "x", stamped(10*w+i, n), stamped(10*w+i, n/3))
 			}
 		}
+		rounds := 25
+		if testing.Short() {
+			rounds = 10
+		}
 		var wait sync.WaitGroup
 		for w, reader := range workers {
 			for g := range 2 {
 				random := rand.New(rand.NewPCG(uint64(w), uint64(g)))
 				wait.Go(func() {
-					for range 25 {
+					for range rounds {
 						s := (w + 1 + random.IntN(2)) % 3
 						reader.read(t, workers[s], s, sizes, random)
 					}
