@@ -417,6 +417,9 @@ type (
 		Peer      ids.WorkerID
 		Pipelined bool
 		Objects   []FetchObject
+		// Few: a goroutine may begin it before its other duties.
+		// Early: publish the objects for other readers while they arrive.
+		Few, Early bool
 	}
 	// PinInput: pin a fetched object for an attempt, and keep it in the slab if a reservation is
 	// given.
@@ -490,8 +493,10 @@ type (
 type FetchObject struct {
 	Object      Object
 	Reservation ReservationID
-	// Downstream is the same as in Input.
+	// Downstream is the same as in Input. Then Step is the number of bytes after which its progress
+	// is published.
 	Downstream bool
+	Step       uint64
 }
 
 // Unreachable is an input that did not arrive. It failed at the workers FailedAt, and MissingAt do

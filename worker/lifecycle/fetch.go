@@ -11,6 +11,20 @@ import (
 // number of frames, each of which is rounded up.
 const fetchSlackBytes = 4096
 
+const (
+	// chainStep is the number of bytes after which the progress of an arriving object is published
+	// to its readers in a broadcast chain. Each link of the chain adds a delay of this many bytes.
+	chainStep = 16 << 20
+	// fewObjects is the largest number of objects in a fetch that a goroutine begins before its
+	// other duties: to begin a larger one would keep the receiver of the session from receiving for
+	// too long.
+	fewObjects = 64
+	// earlyObjects is the largest number of objects in a fetch that are published while they arrive
+	// although no reader is known: there is time for that while the data is copied, and less to do
+	// once they are here.
+	earlyObjects = 8
+)
+
 // wanted is an object that is not here and that attempts wait for. It is fetched once, however many
 // wait.
 type wanted struct {
@@ -300,8 +314,13 @@ func (m *Machine) startFetch(p *peer) {
 	objects := make([]FetchObject, len(f.objects))
 	for i, w := range f.objects {
 		objects[i] = FetchObject{Object: w.object, Reservation: w.reservation.id, Downstream: w.downstream}
+		if w.downstream {
+			objects[i].Step = chainStep
+		}
 	}
-	m.do(StartFetch{Fetch: f.id, Peer: p.id, Pipelined: p.pipelined, Objects: objects})
+	m.do(StartFetch{
+		Fetch: f.id, Peer: p.id, Pipelined: p.pipelined, Objects: objects, Few: !p.pipelined && len(objects) <= fewObjects, Early: len(objects) <= earlyObjects,
+	})
 }
 
 // take removes an object from its fetch; nil if the fetch does not expect it.

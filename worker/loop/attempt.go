@@ -21,16 +21,13 @@ import (
 
 const nativeRunner = "native"
 
-// op is an operation that the scheduler defined in this session, with statistics of its run times.
+// op is an operation that the scheduler defined in this session, with its run times.
 type op struct {
 	pb     *millracev1.Op
 	runner string
 	// wrong is the reason why it cannot run on this worker, nil if it can.
 	wrong *millracev1.TaskError
-	// runs counts the measured runs. mean and deviation are of their run times in nanoseconds,
-	// exponentially smoothed.
-	runs            int
-	mean, deviation float64
+	times lifecycle.RunTimes
 }
 
 func (w *Worker) newOp(pb *millracev1.Op) *op {
@@ -52,32 +49,6 @@ func (w *Worker) newOp(pb *millracev1.Op) *op {
 			"%s needs an executor named %q, which this worker does not have; register it when the worker is started", pb.GetName(), o.runner)}
 	}
 	return o
-}
-
-// estimate predicts the duration of the next run. It returns 0 if there are fewer than 4
-// measurements or if the prediction is not below 500 µs: callers only need predictions of short
-// runs.
-func (o *op) estimate() time.Duration {
-	const short = 500 * time.Microsecond
-	if o.runs < 4 {
-		return 0
-	}
-	if d := time.Duration(o.mean + 3*o.deviation); d < short {
-		return max(d, time.Microsecond)
-	}
-	return 0
-}
-
-func (o *op) observe(d time.Duration) {
-	x := float64(d)
-	if o.runs++; o.runs == 1 {
-		o.mean = x
-		return
-	}
-	gain := max(1/float64(o.runs), 1.0/16)
-	diff := x - o.mean
-	o.mean += gain * diff
-	o.deviation += gain * (max(diff, -diff) - o.deviation)
 }
 
 // attempt is the owner's record of one attempt of a task, from its assignment until its final
@@ -164,7 +135,7 @@ func (w *Worker) lease(e lifecycle.Lease) lifecycle.Event {
 func (w *Worker) lookUp(a *attempt, order lifecycle.Admit) *lifecycle.Admitted {
 	a.known, a.whole, a.readAt = time.Now(), nil, nil
 	e := &a.admitted
-	*e = lifecycle.Admitted{Ref: a.ref, Estimate: a.op.estimate(), Found: make([]lifecycle.Found, len(a.inputs))}
+	*e = lifecycle.Admitted{Ref: a.ref, Estimate: a.op.times.Estimate(), Found: make([]lifecycle.Found, len(a.inputs))}
 	e.MapsNothing = order.Large && !w.borrows(a, true)
 	w.wanted = w.wanted[:0]
 	for i := range a.inputs {
@@ -465,10 +436,6 @@ func (w *Worker) reservationTold(x reservationResult) {
 	}
 }
 
-// brief is the longest time that notifications from peers may wait unhandled: about as long as it
-// takes to wake a thread for them.
-const brief = 50 * time.Microsecond
-
 // startRun hands an attempt to its slot. If it cannot begin, startRun returns the event that says
 // why.
 func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
@@ -510,11 +477,11 @@ func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 	}
 	a.slot, a.fetching, a.loading, a.waiting = e.Slot, e.Fetching, e.Loading, e.Waiting
 	if a.op.runner == nativeRunner {
-		expected := a.op.estimate()
+		short, brief := a.op.times.Expected()
 		a.native = &nativeRun{
 			ref:   a.ref,
 			call:  a.call(),
-			times: runTimes{known: a.known, handed: time.Now()}, timeout: a.timeout, slots: int(a.assigned.Slots), short: expected > 0, brief: expected > 0 && expected < brief, reservation: w.reservations[e.Reservation], roomy: e.Roomy,
+			times: runTimes{known: a.known, handed: time.Now()}, timeout: a.timeout, slots: int(a.assigned.Slots), short: short, brief: brief, reservation: w.reservations[e.Reservation], roomy: e.Roomy,
 		}
 		w.native.start(e.Slot, a.native)
 		w.startedWork.Store(true)
@@ -566,7 +533,7 @@ func (w *Worker) nativeEnded(r *nativeRun) {
 		w.step(lifecycle.NoRoom{Ref: r.ref, Bytes: r.noRoom})
 		return
 	}
-	a.op.observe(r.runTime)
+	a.op.times.Observe(r.runTime)
 	r.attempt, r.loans = a, a.loans
 	if broken := a.endLoans(); len(broken) > 0 {
 		w.settleRun(r)
@@ -623,7 +590,7 @@ func (w *Worker) executorEnded(r *executor.Result) {
 		a.report.Error = w.complete(r.Error, a)
 	}
 	if r.Outcome != lifecycle.ExecutorDied {
-		a.op.observe(r.RunTime)
+		a.op.times.Observe(r.RunTime)
 	}
 	if broken := a.endLoans(); len(broken) > 0 {
 		w.discardBorrowed(a, broken)

@@ -35,7 +35,7 @@ func attemptOf(pb *workerv1.Assignment, o *op) *attempt {
 		},
 	}
 	if o != nil {
-		a.assigned.Runner, a.assigned.Prepares, a.assigned.Estimate = o.runner, o.runner != nativeRunner, o.estimate()
+		a.assigned.Runner, a.assigned.Prepares, a.assigned.Estimate = o.runner, o.runner != nativeRunner, o.times.Estimate()
 		if o.pb.GetKind() != millracev1.OpKind_OP_KIND_NATIVE {
 			// A native operation computes the exact size of its result from its arguments and
 			// reserves that (see calling.prepare). An average over other calls would often be too

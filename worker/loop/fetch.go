@@ -37,6 +37,8 @@ type fetching struct {
 	peer      transfer.Peer
 	refs      []transfer.Ref
 	pipelined bool
+	// early: the objects are published while they arrive.
+	early bool
 	// own: the objects are items of lists that are here; see copyOwn.
 	own bool
 	// leave, if not nil, hands the other duties of this goroutine to another goroutine; it is
@@ -57,16 +59,8 @@ func (f *fetching) Capabilities() transfer.SinkCapabilities {
 	return transfer.SinkCapabilities{Batch: f, Forward: f, Wait: f}
 }
 
-// chainStep is the number of bytes after which the progress of an arriving object is published to
-// its readers in a broadcast chain. Each link of the chain adds a delay of this many bytes.
-const chainStep = 16 << 20
-
-// takenObjects is the largest number of objects in a fetch that the receiver of the session carries
-// out itself: to begin a larger one would keep it from receiving for too long.
-const takenObjects = 64
-
 func (w *Worker) startFetch(e lifecycle.StartFetch) {
-	f := &fetching{worker: w, ctx: w.fetchCtx, id: e.Fetch, objects: e.Objects, heads: make([]transfer.Head, len(e.Objects)), open: len(e.Objects), pipelined: e.Pipelined}
+	f := &fetching{worker: w, ctx: w.fetchCtx, id: e.Fetch, objects: e.Objects, heads: make([]transfer.Head, len(e.Objects)), open: len(e.Objects), pipelined: e.Pipelined, early: e.Early}
 	f.times = fetchTimes{first: e.Objects[0].Object, peer: e.Peer, wanted: time.Now()}
 	f.refs = make([]transfer.Ref, len(e.Objects))
 	for i, o := range e.Objects {
@@ -87,7 +81,7 @@ func (w *Worker) startFetch(e lifecycle.StartFetch) {
 	}
 	w.fetching.Add(1)
 	w.startedWork.Store(true)
-	if w.takesFetch && w.takenFetch == nil && f.prompt() {
+	if w.takesFetch && w.takenFetch == nil && e.Few && f.prompt() {
 		w.takenFetch = f
 		return
 	}
@@ -98,7 +92,7 @@ func (w *Worker) startFetch(e lifecycle.StartFetch) {
 // of the session may begin it.
 func (f *fetching) prompt() bool {
 	path := f.worker.config.capabilities().Prompt
-	return path != nil && !f.pipelined && len(f.objects) <= takenObjects && path.Prompt(f.peer)
+	return path != nil && path.Prompt(f.peer)
 }
 
 // briefWait is the longest wait during which a goroutine keeps its other duties: another goroutine
@@ -114,15 +108,10 @@ func (f *fetching) Waits(left time.Duration) {
 	f.publish()
 }
 
-// publishedEarly is the largest number of objects in a fetch that are published while they arrive
-// although no reader is known: there is time for that while the data is copied, and less to do once
-// they are here.
-const publishedEarly = 8
-
 // publish publishes the arriving objects for other readers, once per fetch. It is called after the
 // copies were started, so that they do not wait for it.
 func (f *fetching) publish() {
-	if f.published || len(f.objects) > publishedEarly {
+	if f.published || !f.early {
 		return
 	}
 	f.published = true
@@ -190,10 +179,10 @@ func (f *fetching) Forward(index int) (arrived func(bytes uint64), step uint64) 
 	id, s := f.object(index), f.worker.config.Store
 	switch {
 	case f.objects[index].Downstream:
-		if step = chainStep; !f.publishArriving(index) {
+		if step = f.objects[index].Step; !f.publishArriving(index) {
 			return nil, 0
 		}
-	case len(f.objects) > publishedEarly || f.pipelined:
+	case !f.early || f.pipelined:
 		if !f.publishArriving(index) {
 			return nil, 0
 		}
