@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import gc
 import os
@@ -32,6 +33,7 @@ from millrace import (
 from millrace import worker_client as with_client
 from millrace._actors import _host
 from millrace._pb.millrace.v1 import task_calls_pb2
+from millrace._tasks import _arguments
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +107,36 @@ def test_an_actor_keeps_its_state(one: Client) -> None:
     with pytest.raises(AttributeError):
         _ = actor.nothing
     assert one.submit(inc, 1, pure=False).result(PATIENCE) == 2
+
+
+class Store:
+    def __init__(self, data: bytes = b"", **more: bytes) -> None:
+        self.data, self.more = data, more
+
+    def sizes(self, *data: bytes, **more: bytes) -> list[int]:
+        return [*map(len, (self.data, *self.more.values(), *data, *more.values()))]
+
+
+def test_large_arguments_of_actors_go_to_workers(one: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of `submit` do, and not through the scheduler, whose messages have a limit."""
+    monkeypatch.setattr(_arguments, "MOST_ARGUMENTS", 2 << 20)
+    large = [bytes([n]) * ((3 << 20) + n) for n in range(4)]
+    actor: Any = one.submit(Store, large[0], host=large[1], actor=True).result(PATIENCE)
+    assert actor.sizes(b"", large[2], method=large[3]).result(PATIENCE) == [
+        *map(len, large[:2]),
+        0,
+        *map(len, large[2:]),
+    ]
+    with pytest.raises(errors.SerialisationError, match=r"the arguments of Store\.sizes cannot be pickled"):
+        actor.sizes(threading.Lock())
+    with pytest.raises(errors.SerialisationError, match="the arguments of Store cannot be pickled"):
+        one.submit(Store, threading.Lock(), actor=True)
+
+
+def test_actors_of_classes_that_workers_import(one: Client) -> None:
+    actor: Any = one.submit(collections.UserList, [1, 2], actor=True).result(PATIENCE)
+    actor.append(3)
+    assert actor.index(3).result(PATIENCE) == 2 and actor.pop(0).result(PATIENCE) == 1
 
 
 def test_the_names_of_an_actor(one: Client) -> None:

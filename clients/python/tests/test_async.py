@@ -319,6 +319,11 @@ def test_the_interpreter_does_not_wait_for_blocked_calls(cluster: LocalCluster) 
     assert time.monotonic() - began < PATIENCE
 
 
+class Total:
+    def of(self, *arrays: Any) -> int:
+        return sum(int(a.sum()) for a in arrays)
+
+
 async def test_submissions_do_not_hold_up_the_loop(cluster: LocalCluster) -> None:
     """The scheduler's answers wait for a coroutine: a call that waited for them would wait for
     ever."""
@@ -338,6 +343,7 @@ async def test_submissions_do_not_hold_up_the_loop(cluster: LocalCluster) -> Non
             known = other.submit(len, "four", key="known")
             other.wait([known])
             async with AsyncClient(proxy.address, token=cluster.token) as client:
+                actor: Any = await client.submit(Total, actor=True)
                 for method in ("SubmitBatch", "Submit", "HoldTasks"):
                     proxy.responses[method] = held
                 opening = asyncio.create_task(opens())
@@ -346,7 +352,9 @@ async def test_submissions_do_not_hold_up_the_loop(cluster: LocalCluster) -> Non
                 persisted = client.persist(delayed(np.sum)(large[4]))
                 computed = client.compute(delayed(np.max)(large[4]))
                 parts = client.shuffle([frame], "x", npartitions=2)
+                total = actor.of(large[0], large[1] + 5)
                 await opening
+                assert await total == 1_800_000
                 assert await client.gather(sums) == [300_000, 600_000, 900_000]
                 assert await computed == 4 and await client.compute(persisted) == 1_200_000
                 assert sum(len(part) for part in await client.gather(parts)) == 300_000

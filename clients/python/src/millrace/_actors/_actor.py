@@ -40,6 +40,7 @@ from millrace._session._session import Session
 from millrace._task_states._state import State
 from millrace._task_states._waits import NOTICE_SECONDS
 from millrace._tasks._arguments import Key
+from millrace._tasks._constants import Constants
 from millrace._tasks._task_maker import TaskMaker
 from millrace._tasks._task_options import TaskOptions
 from millrace._values import _keys
@@ -87,6 +88,20 @@ class _Place:
     address: str
 
 
+@dataclass(frozen=True)
+class _Request:
+    """A call of a method, without its arguments; or the value of an attribute."""
+
+    identity: _Identity
+    place: _Place
+    method: str
+    attribute: bool
+
+    @property
+    def name(self) -> str:
+        return f"{self.identity.cls.__name__}.{self.method}"
+
+
 #: A pickled future: a function that makes it again, and its arguments. The future itself would be
 #: taken for an input.
 _Pickled: TypeAlias = "tuple[Callable[..., Future[Any]], tuple[Any, ...]]"
@@ -95,7 +110,7 @@ _Pickled: TypeAlias = "tuple[Callable[..., Future[Any]], tuple[Any, ...]]"
 # ---- in the actor's process ----------------------------------------------------------------------
 
 
-def _live(identity: _Identity, args: tuple[Any, ...], kwargs: dict[str, Any], restart: bool) -> None:
+def _live(identity: _Identity, restart: bool, /, *args: Any, **kwargs: Any) -> None:
     """The task of an actor: makes the object and answers calls until the task is stopped."""
     info, worker = get_task_info(), _slot.worker
     assert info is not None and isinstance(worker, Worker)
@@ -181,12 +196,11 @@ def _ready(identity: _Identity, host: _Pickled) -> Actor:
     return Actor._around(identity, _place(identity, future, 1), future)
 
 
-def _call(
-    identity: _Identity, place: _Place, host: _Pickled, method: str, args: Any, kwargs: Any, _before: Any
-) -> Outcome:
-    """The task of a call. Without arguments (None) it is the value of an attribute."""
+def _call(request: _Request, host: _Pickled, _before: Any, /, *args: Any, **kwargs: Any) -> Outcome:
+    """The task of a call."""
     info = get_task_info()
     assert info is not None
+    identity, place, method = request.identity, request.place, request.method
     try:
         future = host[0](*host[1])
         while True:
@@ -196,12 +210,14 @@ def _call(
                 # It has died, or its worker is lost: otherwise this task would run there.
                 place = _place(identity, future, place.life + 1)
                 if place.worker != info.worker:
-                    state = _called(identity, place, future, method, args, kwargs, None)
+                    request = dataclasses.replace(request, place=place)
+                    state = _called(request, future, None, args, kwargs)
                     return results_of([future_of_state(future._session, state)])[0]
                 continue
             with actor:
                 try:
-                    _host.send(actor, cloudpickle.dumps((method, args, kwargs), protocol=5))
+                    call = (method, None, None) if request.attribute else (method, args, kwargs)
+                    _host.send(actor, cloudpickle.dumps(call, protocol=5))
                     return pickle.loads(_slot.during(partial(_host.receive, actor)))
                 except (EOFError, ConnectionError) as e:
                     raise ActorLostError(
@@ -226,8 +242,9 @@ class ActorFuture(Future[Any]):
 
     def _as_input(self) -> Future[Any]:
         if self._plain is None:
-            state = _submitted(self._session, _value, (Key(self._state.key),), f"{self.key}-value", TaskOptions())
-            self._plain = future_of_state(self._session, state)
+            self._plain = _submit(
+                self._session, _value, (Key(self._state.key),), {}, f"{self.key}-value", TaskOptions(), "a result"
+            )
         return self._plain
 
     def _serve(self, steps: Steps[Any]) -> Any:
@@ -268,6 +285,9 @@ class Actor:
     """An object that lives on a worker. Its methods return ActorFutures, and run one after the
     other. Methods that are coroutines run together: each begins after the calls before it have
     ended, and later calls do not wait for it.
+
+    Large arguments of the constructor and of methods are stored on workers as those of
+    `Client.submit` are: neither the caller nor the object must write to them.
 
     Other attributes are fetched when they are read. In the event loop of an AsyncClient they are
     awaited, and the class must name them: `await actor.n`.
@@ -356,11 +376,11 @@ class Actor:
             return partial(self._submit, name)
         named = known is not None or name in _names(self._cls)
         if self._host._session.asynchronous and in_loop():
-            return self._submit_call(name, None, None) if named else self._own(name)
+            return self._submit_call(name, (), {}, attribute=True) if named else self._own(name)
         if not named and self._host.done():
             raise self._host.exception() or AttributeError(name)
         try:
-            return self._submit_call(name, None, None).result()
+            return self._submit_call(name, (), {}, attribute=True).result()
         except AttributeError:
             return self._own(name)
 
@@ -374,9 +394,12 @@ class Actor:
         # `separate_thread` is an argument of actors in Dask's distributed, and has no effect here.
         return self._submit_call(method, args, kwargs)
 
-    def _submit_call(self, method: str, args: Any, kwargs: Any) -> ActorFuture:
+    def _submit_call(
+        self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, attribute: bool = False
+    ) -> ActorFuture:
         before = None if self._last is None else Key(self._last._state.key)
-        state = _called(self._identity, self._place, self._host, method, args, kwargs, before)
+        request = _Request(self._identity, self._place, method, attribute)
+        state = _called(request, self._host, before, args, kwargs)
         future = _of_call(self._host._session, state)
         if not inspect.iscoroutinefunction(getattr(self._cls, method, None)):
             self._last = future
@@ -389,25 +412,46 @@ def _names(cls: type) -> set[str]:
 
 
 def _called(
-    identity: _Identity, place: _Place, host: Future[Any], method: str, args: Any, kwargs: Any, before: Key | None
+    request: _Request, host: Future[Any], before: Key | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> State:
     """Submits a call. It runs where the actor lives; elsewhere, if that worker is lost."""
-    key = f"{identity.cls.__name__}.{method}-{uuid.uuid4().hex}"
-    options = TaskOptions(workers=[place.worker], allow_other_workers=True)
-    call = (identity, place, host.__reduce__(), method, args, kwargs, before)
-    return _submitted(host._session, _call, call, key, options)
+    key = f"{request.name}-{uuid.uuid4().hex}"
+    options = TaskOptions(workers=[request.place.worker], allow_other_workers=True)
+    positional = (request, host.__reduce__(), before, *args)
+    return _submitted(host._session, _call, positional, kwargs, key, options, request.name)
 
 
-def _submitted(session: Session, function: Any, args: tuple[Any, ...], key: UserKey, options: TaskOptions) -> State:
-    """Submits a task. The result has a reference that the caller owns."""
-    spec, state = TaskMaker(session).spec(function, args, {}, key, False, options.pack(session), None)
+def _submitted(
+    session: Session,
+    function: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    key: UserKey,
+    options: TaskOptions,
+    what: str,
+) -> State:
+    """Submits a task. The result has a reference that the caller owns. `what`: the name of the call
+    in errors about its arguments."""
+    maker = TaskMaker(session)
+    constants = Constants(session, maker)
+    spec, state = maker.spec(function, args, kwargs, key, False, options.pack(session), constants, what=what)
     if spec is not None:  # else the key is taken, and the state has the error
-        session.submit([spec])
+        if constants.kept:
+            state.kept = list(constants.kept.values())
+        constants.submit([spec])
     return state
 
 
-def _submit(session: Session, function: Any, args: tuple[Any, ...], key: UserKey, options: TaskOptions) -> Future[Any]:
-    return future_of_state(session, _submitted(session, function, args, key, options))
+def _submit(
+    session: Session,
+    function: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    key: UserKey,
+    options: TaskOptions,
+    what: str,
+) -> Future[Any]:
+    return future_of_state(session, _submitted(session, function, args, kwargs, key, options, what))
 
 
 def map_actors(
@@ -493,11 +537,12 @@ def _made(
     own: UserKey = f"{cls.__name__}-{name}" if key is None else key
     secret = os.urandom(_host.KEY_BYTES)
     identity = _Identity(name, secret, cls, _keys.to_wire(own), session.life, session.namespace)
-    host = _submit(session, _live, (identity, args, dict(kwargs), restart), f"{cls.__name__}-actor-{name}", options)
+    what = cls.__name__
+    host = _submit(session, _live, (identity, restart, *args), kwargs, f"{what}-actor-{name}", options, what)
     # Flushed by __reduce__: the reader must find the actor's task.
     place = TaskOptions(
         priority=options.priority, workers=options.workers, allow_other_workers=options.allow_other_workers
     )
-    future = _submit(session, _ready, (identity, host.__reduce__()), own, place)
+    future = _submit(session, _ready, (identity, host.__reduce__()), {}, own, place, what)
     future._state.kept = host  # until the result holds it
     return future

@@ -47,16 +47,18 @@ class TaskMaker:
         store: Store | None,
         known: tuple[OpKey, Function | None] | None = None,
         prefix: str = "",
+        what: str = "",
     ) -> tuple[Spec | None, State]:
         """Makes the task of a call; None if this client has submitted it already. `store` takes
         large arguments. `known` is the result of `op(func)`. `prefix`: the beginning of a key that
-        is made; empty: the name of the function."""
+        is made; empty: the name of the function. `what`: the name of the call in errors about its
+        arguments; empty: that of the function."""
         wire = None if key is None else _keys.to_wire(key)
         op, function = known or self.op(func)
         call = Call(self._session, store)
         name = name_of(func)
         typed = isinstance(func, (NativeOp, ExecutorOp))
-        arguments = (call.pack_typed if typed else call.pack)(args, kwargs, name)
+        arguments = (call.pack_typed if typed else call.pack)(args, kwargs, what or name)
         body = _token(op, arguments, call) if pure or wire is not None else uuid.uuid4().hex
         if wire is None:
             wire, body = _keys.to_wire(f"{prefix or name}-{body}"), ""
