@@ -318,10 +318,12 @@ func TestFunctionsTravelOnce(t *testing.T) {
 			break
 		}
 	}
-	// A worker that is disconnected when the last task is released gets the order when it is back.
+	// A worker that is disconnected when the last task is released is told when it is back with the
+	// function.
 	c.final(watch, last.GetTaskIds())
 	w.leave()
 	release(last.GetTaskIds())
+	w.mine.Functions = [][]byte{hash[:]}
 	back := c.joinSeen(c.conn, w.mine, succeed, make(chan *workerv1.SessionResponse, 100))
 	if message := <-back.seen; len(message.GetDroppedFunctions()) == 0 {
 		t.Errorf("the first message after the worker is back: %v", message)
