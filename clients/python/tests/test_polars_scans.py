@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,9 @@ from in_process import FAR, NEAR, collect
 from millrace import Client
 from millrace._polars import _files, _lines, _plan, _scans, _tasks
 from millrace._polars._query import Query
+from millrace._polars._stages import Stages
 from millrace.polars import Engine, Options, UndividedWarning
+from polars.io.plugins import register_io_source
 from polars.testing import assert_frame_equal
 
 _TEXTS = ["x", "y,z", 'q"u"o', "new\nline\n", '"\n"', "", None, "é\r\n"]
@@ -212,18 +214,39 @@ def test_scans_that_are_not_divided_are_told_before_any_work(home: Path) -> None
         "row index": pl.scan_ndjson(home / "lines.ndjson", row_index_name="i"),
         "all of its files together": pl.scan_csv(home / "plain.csv", try_parse_dates=True),
         "skipped rows or comments": pl.scan_csv(home / "quotes.csv", comment_prefix="#"),
+        "from a function": pl.defer(lambda: FRAME.select("a"), schema={"a": pl.Int64}),
         "not a file": pl.scan_csv((home / "plain.csv").read_bytes()),
     }
     options = Options(parts=3, least_bytes=1, fallback_mode="raise")
     for reason, lf in undivided.items():
         query = pl.scan_parquet(home / "groups.parquet").sort("a").select("a").join(lf, on="a")
-        with pytest.raises(NotImplementedError, match=f"Scan .*cannot be divided.*{reason}"):
-            Query(Refusing(), 2, options).run(_plan.read(query))
+        with pytest.raises(NotImplementedError, match=f"Scan.* cannot be divided.*{reason}"):
+            Query(Refusing(), 2, options, Stages).run(_plan.read(query))
     with pytest.warns(UndividedWarning, match="packed.csv.gz cannot be divided"):
         (part,) = Query(Here(), 2, dataclasses.replace(options, fallback_mode="warn")).run(
             _plan.read(undivided["compressed"])
         )
     assert len(part) == len(FRAME)
+
+
+def test_the_rows_of_a_function_are_read_once(tmp_path: Path) -> None:
+    """Its size is not known, so a join does not call it in each of its tasks."""
+    calls = tmp_path / "calls"
+
+    def rows(*_: Any) -> Iterator[pl.DataFrame]:
+        with calls.open("a") as file:
+            file.write("1")
+        yield FRAME.head(5).select("a", z="f")
+
+    source = register_io_source(rows, schema=pl.Schema({"a": pl.Int64, "z": pl.Float64}), is_pure=False)
+    query = FRAME.lazy().join(source, on="a", how="left").filter(pl.col("a") % 2 == 0)
+    want = query.collect()
+    for options in (FAR, NEAR):
+        calls.write_text("")
+        with pytest.warns(UndividedWarning, match="PythonScan cannot be divided, .*: its rows come from a function"):
+            found = collect(query, dataclasses.replace(options, fallback_mode="warn"))
+        assert_frame_equal(found, want, check_row_order=False)
+        assert calls.read_text() == "1"
 
 
 def test_little_data_in_place_of_a_file_is_read_without_a_warning(home: Path) -> None:

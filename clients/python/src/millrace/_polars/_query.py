@@ -61,6 +61,12 @@ _MOST_ITEMS = 256
 _ALL = (1 << 32) - 1
 
 
+#: Nodes without inputs.
+_LEAVES = ("Scan", "DataFrameScan", "PythonScan", _plan.INPUT)
+#: Stands for the bytes of rows that a function gives.
+_UNKNOWN = 1 << 60
+
+
 class Foreseen(Protocol):
     """The stages of a query that has not run."""
 
@@ -203,10 +209,12 @@ class Query:
     def _estimate(self, parts: list[Node]) -> int:
         """Returns about how many bytes parts have, at most: those of the files and results that
         they read."""
-        leaves = {n for p in parts for n in p.walk() if n.kind in ("Scan", "DataFrameScan", _plan.INPUT)}
+        leaves = {n for p in parts for n in p.walk() if n.kind in _LEAVES}
         return sum(self._leaf_bytes(n) for n in leaves)
 
     def _leaf_bytes(self, leaf: Node) -> int:
+        if leaf.kind == "PythonScan":
+            return _UNKNOWN
         if leaf.kind == "Scan":
             return _scans.size(leaf)
         if leaf.kind == "DataFrameScan":
@@ -577,7 +585,10 @@ class Query:
 
     def _python_scan(self, node: Node) -> list[Node]:
         futures = _stored.futures_in(node["options"]["scan_fn"])
-        return [node] if futures is None else [Node.input([f], node.schema) for f in futures]
+        if futures is None:
+            self._notice(node, "its rows come from a function")
+            return [node]
+        return [Node.input([f], node.schema) for f in futures]
 
     def _cache(self, node: Node) -> list[Node]:
         return self.parts(node["input"])

@@ -122,7 +122,9 @@ class Stages(Query):
         if node in self._single:
             return _ROW
         if not node.inputs:
-            known = node.kind in ("Scan", "DataFrameScan") or (node.kind == _plan.INPUT and node.source is not None)
+            known = node.kind in ("Scan", "DataFrameScan", "PythonScan") or (
+                node.kind == _plan.INPUT and node.source is not None
+            )
             return self._leaf_bytes(node) if known else 0
         size = sum(self._sizes[n] for n in node.inputs)
         if node.kind == "Slice":
