@@ -174,6 +174,15 @@ def test_undivided_parts_are_told_before_any_task(name: str) -> None:
     assert len(noted) == 1 and cluster.tasks
 
 
+def test_joins_of_sides_that_turn_out_large_are_told_once_their_size_is_known() -> None:
+    left = ROWS.lazy().with_columns(t=c("s") + "a" * 1000)
+    options = dataclasses.replace(FAR, broadcast_limit=int(ROWS.estimated_size()) * 3, fallback_mode="raise")
+    with pytest.raises(
+        NotImplementedError, match=r"Join .* at most broadcast_limit bytes; this depends on results of tasks"
+    ):
+        collect(left.join_where(left.select(z="id", y="t"), c("id") > c("z")), options)
+
+
 def test_the_stages_of_a_query_are_explained() -> None:
     """The right side is one row; the window needs all rows."""
     t = ROWS.lazy()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -222,11 +223,38 @@ def test_scans_that_are_not_divided_are_told_before_any_work(home: Path) -> None
         query = pl.scan_parquet(home / "groups.parquet").sort("a").select("a").join(lf, on="a")
         with pytest.raises(NotImplementedError, match=f"Scan.* cannot be divided.*{reason}"):
             Query(Refusing(), 2, options, Stages).run(_plan.read(query))
+    lines = pl.scan_csv(home / "quotes.csv").with_columns(pl.col("f").cum_sum())
+    with pytest.raises(NotImplementedError, match=r"HStack cannot be divided, .*cum_sum"):
+        Query(Refusing(), 2, options, Stages).run(_plan.read(lines))
     with pytest.warns(UndividedWarning, match="packed.csv.gz cannot be divided"):
         (part,) = Query(Here(), 2, dataclasses.replace(options, fallback_mode="warn")).run(
             _plan.read(undivided["compressed"])
         )
     assert len(part) == len(FRAME)
+
+
+def test_the_stages_of_files_of_lines_are_explained(home: Path) -> None:
+    query = pl.scan_csv(home / "quotes.csv").group_by("a").agg(pl.len())
+    text = Query(Here(), 2, Options(parts=3, least_bytes=1), Stages).explained(_plan.read(query))
+    assert "1. 3 tasks: count lines" in text and "2. 3 tasks: Select > GroupBy" in text, text
+
+
+def test_a_worker_is_asked_once_for_the_rows_of_a_file(home: Path) -> None:
+    """It is asked before the stages are foreseen; the query remembers the answer."""
+    asked: Counter[str] = Counter()
+
+    class Asked(Here):
+        def submit(self, function: str, /, *arguments: Any) -> Any:
+            asked[function] += 1
+            return super().submit(function, *arguments)
+
+    root = _plan.read(pl.scan_parquet(home / "groups.parquet"))
+    (scan,) = (n for n in root.walk() if n.kind == "Scan")
+    files = _files.listed([scan], Here())[scan]
+    known = _files.known(files, dataclasses.replace(files.source, here=False))
+    found = Query(Asked(), 2, Options(parts=3, least_bytes=1), Stages).run(root.rebuilt({scan: known}))
+    assert_frame_equal(pl.concat(found), FRAME)
+    assert asked["layout"] == 1
 
 
 def test_the_rows_of_a_function_are_read_once(tmp_path: Path) -> None:

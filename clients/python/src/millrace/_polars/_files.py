@@ -37,6 +37,8 @@ class Files:
     schema: pl.Schema
     #: This process has them, and need not ask a worker.
     here: bool = True
+    #: How the rows of files are stored, of those that were asked for. See `layout`.
+    layouts: dict[str, list[int] | str] = dataclasses.field(default_factory=dict[str, "list[int] | str"], compare=False)
 
     @property
     def nbytes(self) -> int:

@@ -94,6 +94,8 @@ class Query:
         self._parts: dict[Node, list[Node]] = {}
         #: Messages about nodes in one task that the user has seen.
         self._told: set[str] = set()
+        #: Whether stages were foreseen; later messages depend on results of tasks.
+        self._foreseen = False
 
     @_deep.plans()
     def run(self, root: Node) -> list[Future[pl.DataFrame]]:
@@ -104,14 +106,12 @@ class Query:
         """Returns the parts of the result of a plan as the user gave it."""
         with _plan.known():
             pushed = _pushdown.pushed(self._without_frames(self.listed(root)))
-            for node in pushed.walk():
-                if node.kind == "Scan":  # what cannot be divided is told before any work
-                    self.parts(node)
             if self._foresee is not None:
                 stages = self._foresee(self)
                 stages.parts(pushed)
                 for text in stages.undivided:
                     self._tell(text)
+                self._foreseen = True
         return self.parts(pushed)
 
     @_deep.plans()
@@ -227,16 +227,23 @@ class Query:
 
     # Dividing.
 
-    def _whole(self, node: Node) -> list[Node]:
-        """Runs a node in one task."""
+    def _whole(self, node: Node, reason: str = "") -> list[Node]:
+        """Runs a node in one task. See `_notice`."""
         inputs = {n: self.parts(n) for n in node.inputs}
         if any(len(p) > 1 for p in inputs.values()):
-            self._notice(node)
+            self._notice(node, reason)
         return [node.over({n: self._one(p, n.schema) for n, p in inputs.items()})]
 
     def _notice(self, node: Node, reason: str = "") -> None:
-        """Tells the user that a node runs in one task, if that was not foreseen."""
-        self._tell(self._message(node, reason))
+        """Tells the user that a node runs in one task, if that was not foreseen.
+
+        Args:
+            node: the node.
+            reason: why. Without it, the expressions are named that do not work row by row.
+        """
+        text = self._message(node, reason)
+        if text not in self._told:
+            self._tell(f"{text}; this depends on results of tasks that have run" if self._foreseen else text)
 
     def _message(self, node: Node, reason: str) -> str:
         return f"{name_of(node)} cannot be divided, and runs in one task{f': {reason}' if reason else _where(node)}"
@@ -491,7 +498,7 @@ class Query:
         for inner, parts in zip((node["input_left"], node["input_right"]), sides, strict=True):
             self._parts[inner] = _each_of(self._input(parts, inner.schema))
         found = _asof.divided(node, self.parts(node["input_left"]), self.parts(node["input_right"]), self._asked)
-        return found or self._whole(node)
+        return found or self._whole(node, "the keys of a side are not sorted, or some are null")
 
     def _small(self, parts: list[Node]) -> tuple[Node | None, list[Node]]:
         """Returns the whole of a side of a join for each part of the other, or None if it is large;
@@ -557,7 +564,7 @@ class Query:
             self._parts[inner] = parts
         heights = [[f[0, 0] for f in self._asked(parts, ["Len"])] for parts in stored]
         if len({sum(h) for h in heights}) > 1:
-            return self._whole(node)
+            return self._whole(node, "its inputs have other numbers of rows")
         starts = itertools.accumulate(heights[0], initial=0)
         return [
             node.changed(

@@ -139,7 +139,13 @@ class _Division:
         return Parts(nodes, self._whole)
 
     def _layouts(self, paths: list[str]) -> list[list[int] | str]:
-        """Returns how the rows of files are stored. See `_files.layout`."""
+        """Returns how the rows of files are stored. See `_files.layout`. Each file is asked for once."""
+        known = self._files.layouts
+        asked = [p for p in dict.fromkeys(paths) if p not in known]
+        known |= zip(asked, self._asked(asked), strict=True)
+        return [known[p] for p in paths]
+
+    def _asked(self, paths: list[str]) -> list[list[int] | str]:
         arguments = {**self._scan["unified_scan_args"], "row_index": None, "include_file_paths": None}
         plain = self._scan.changed(unified_scan_args=arguments)
         plans = [_plan.write(_files.of_paths(plain, [p]))[0] for p in paths]

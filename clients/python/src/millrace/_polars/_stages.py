@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl  # pyright: ignore[reportMissingImports]
 
 from millrace._polars import _asof, _plan
-from millrace._polars._lines import Lines
+from millrace._polars._lines import Count, Lines
 from millrace._polars._plan import Node
 from millrace._polars._query import Query, name_of
 from millrace._tasks._arguments import Item
@@ -34,12 +34,11 @@ class Stages(Query):
     """Divides a plan and runs nothing.
 
     Args:
-        query: the query that will run the plan. It has divided the scans.
+        query: the query that will run the plan.
     """
 
     def __init__(self, query: Query) -> None:
         super().__init__(query.client, query.slots, query.options)
-        self._parts = dict(query._parts)
         #: Messages of nodes that run in one task.
         self.undivided: list[str] = []
         self._notes: list[str] = []
@@ -89,6 +88,12 @@ class Stages(Query):
         else:
             self._tasks.append((name, 1))
         return Estimate(size)
+
+    def _count(self, path: str, ranges: list[tuple[int, int]], quote: int | None, eol: int) -> list[Count]:
+        """Returns ranges of text as if each began with a row."""
+        for start, end in ranges:
+            self._counted("count lines", end - start)
+        return [Count(False, start, start) for start, _ in ranges]
 
     def _ranges(self, found: Node, key: str, n: int) -> pl.Series:
         for source in found.source:
