@@ -478,8 +478,9 @@ func TestTheStreamShowsTheCluster(t *testing.T) {
 	until(e, "summary", func(s summary) bool {
 		return s.Tasks["succeeded"] == 10 && s.Workers["active"] == 1 && s.Slots == 1 && len(s.Groups) == 1 && s.Groups[0].Op == "bench.noop" && s.Groups[0].Done == 10
 	})
-	// Each topic is read at times of its own: this one may have been late.
+	// Each topic is read at times of its own: these may have been late.
 	until(b.stream(http.MethodGet, "/api/stream?topics=graphs", ""), "graphs", func(r rowsEvent) bool { return len(r.Rows) == 1 && r.Rows[0]["name"] == "first" })
+	until(b.stream(http.MethodGet, "/api/stream?topics=clients", ""), "clients", func(r rowsEvent) bool { return len(r.Rows) == 1 })
 	// A page that is opened later gets all of it at once.
 	late := b.stream(http.MethodGet, "/api/stream?topics=graphs,clients,runs&runs_after=7", "")
 	until(late, "graphs", func(r rowsEvent) bool { return r.Snapshot && len(r.Rows) == 1 && r.Rows[0]["name"] == "first" })
