@@ -8,9 +8,13 @@ import select
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from millrace import Client, LocalCluster
+
+if TYPE_CHECKING:
+    from executor_worker import Shared, Worker
 
 if os.environ.get("MILLRACE_BIN"):
     os.environ["MILLRACE_BINARY"] = os.environ["MILLRACE_BIN"]
@@ -104,3 +108,28 @@ def client(cluster: LocalCluster) -> Iterator[Client]:
     with Client(cluster) as made:
         made.wait_for_workers(2, timeout=PATIENCE)
         yield made
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Shared]:
+    """An executor process for the tests of a module, which play its worker."""
+    from executor_worker import Shared
+
+    with Shared() as made:
+        yield made
+
+
+@pytest.fixture
+def worker(shared: Shared) -> Worker:
+    """The worker of an executor process that other tests use, too."""
+    return shared.worker()
+
+
+@pytest.fixture
+def own() -> Iterator[Worker]:
+    """The worker of an executor process that no other test uses."""
+    from executor_worker import Worker
+
+    made = Worker()
+    yield made
+    made.end()

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,33 +18,13 @@ import cloudpickle
 import numpy as np
 import pytest
 from conftest import PATIENCE, Gate, eventually
-from executor_worker import Shared, Worker, arguments, run
+from executor_worker import Worker, arguments, run
 from millrace._pb.millrace.executor.v1 import executor_pb2
 from millrace._pb.millrace.v1 import task_pb2, value_pb2
 from millrace.executor._op import Functions, Op
 from millrace.executor._outbox import Outbox
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Shared]:
-    with Shared() as made:
-        yield made
-
-
-@pytest.fixture
-def worker(shared: Shared) -> Worker:
-    """A worker whose process other tests use, too."""
-    return shared.worker()
-
-
-@pytest.fixture
-def own() -> Iterator[Worker]:
-    """A worker whose process no other test uses."""
-    made = Worker()
-    yield made
-    made.end()
 
 
 def test_runs_functions_and_tells_how_far_it_is(worker: Worker) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,32 +14,12 @@ import cloudpickle
 import numpy as np
 import pytest
 from conftest import PATIENCE, Gate, eventually
-from executor_worker import LENT, Lender, Pid, Shared, Worker, arguments, kept, run, stored
+from executor_worker import LENT, Lender, Pid, Worker, arguments, kept, run, stored
 from millrace._pb.millrace.executor.v1 import executor_pb2
 from millrace._pb.millrace.v1 import value_pb2
 from millrace._values import _serialize
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Shared]:
-    with Shared() as made:
-        yield made
-
-
-@pytest.fixture
-def worker(shared: Shared) -> Worker:
-    """A worker whose process other tests use, too."""
-    return shared.worker()
-
-
-@pytest.fixture
-def own() -> Iterator[Worker]:
-    """A worker whose process no other test uses."""
-    made = Worker()
-    yield made
-    made.end()
 
 
 def test_an_input_that_cannot_be_decoded_is_no_error_of_the_function(worker: Worker) -> None:

@@ -5,37 +5,15 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import cloudpickle
-import pytest
 from conftest import PATIENCE
-from executor_worker import Shared, Worker, arguments, run, text_of
+from executor_worker import Worker, arguments, run, text_of
 from millrace._pb.millrace.executor.v1 import executor_pb2
 from millrace.executor._outbox import Outbox
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Shared]:
-    with Shared() as made:
-        yield made
-
-
-@pytest.fixture
-def worker(shared: Shared) -> Worker:
-    """A worker whose process other tests use, too."""
-    return shared.worker()
-
-
-@pytest.fixture
-def own() -> Iterator[Worker]:
-    """A worker whose process no other test uses."""
-    made = Worker()
-    yield made
-    made.end()
 
 
 def test_standard_streams_are_whole(worker: Worker) -> None:

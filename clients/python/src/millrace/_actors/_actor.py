@@ -242,9 +242,10 @@ class ActorFuture(Future[Any]):
 
     def _as_input(self) -> Future[Any]:
         if self._plain is None:
-            self._plain = _submit(
+            state = _submitted(
                 self._session, _value, (Key(self._state.key),), {}, f"{self.key}-value", TaskOptions(), "a result"
             )
+            self._plain = future_of_state(self._session, state)
         return self._plain
 
     def _serve(self, steps: Steps[Any]) -> Any:
@@ -442,18 +443,6 @@ def _submitted(
     return state
 
 
-def _submit(
-    session: Session,
-    function: Any,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    key: UserKey,
-    options: TaskOptions,
-    what: str,
-) -> Future[Any]:
-    return future_of_state(session, _submitted(session, function, args, kwargs, key, options, what))
-
-
 def map_actors(
     session: Session,
     cls: Any,
@@ -538,11 +527,13 @@ def _made(
     secret = os.urandom(_host.KEY_BYTES)
     identity = _Identity(name, secret, cls, _keys.to_wire(own), session.life, session.namespace)
     what = cls.__name__
-    host = _submit(session, _live, (identity, restart, *args), kwargs, f"{what}-actor-{name}", options, what)
+    state = _submitted(session, _live, (identity, restart, *args), kwargs, f"{what}-actor-{name}", options, what)
+    host = future_of_state(session, state)
     # Flushed by __reduce__: the reader must find the actor's task.
     place = TaskOptions(
         priority=options.priority, workers=options.workers, allow_other_workers=options.allow_other_workers
     )
-    future = _submit(session, _ready, (identity, host.__reduce__()), {}, own, place, what)
+    state = _submitted(session, _ready, (identity, host.__reduce__()), {}, own, place, what)
+    future = future_of_state(session, state)
     future._state.kept = host  # until the result holds it
     return future
