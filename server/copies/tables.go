@@ -94,8 +94,8 @@ type Worker struct {
 	// MemoryBytes is the limit of its memory; 0: none. ClaimedBytes are used, or will be by
 	// fetches.
 	MemoryBytes, ClaimedBytes uint64
-	// Room is the number of bytes that it can take, as far as is known: what is free, and what can
-	// leave its memory. It is infinite without a limit.
+	// Room is the number of bytes that it can take, as far as is known: free bytes, and bytes of
+	// objects that can leave its memory. It is infinite without a limit.
 	Room float64
 	// HeldBytes is the size of its objects, and Objects their number. Assigned counts its attempts.
 	HeldBytes         uint64

@@ -1,7 +1,7 @@
 // Package sim is Test support: it simulates a whole cluster in one goroutine and in virtual time,
-// from one seed. The scheduler machine, and the lifecycle machines and ledgers of 50 workers, are
-// the real ones. Everything around them (streams, leases, processes, executors, clients) is
-// simulated here in the same way as the loops do it, with faults. Streams break and lose all
+// from one seed. The scheduler's loop with all its machines is the real one, and so are the
+// lifecycle machines and ledgers of 50 workers. Streams, the loops of workers, processes, executors
+// and clients are simulated here, with faults. There is no journal. Streams break and lose all
 // messages in flight. Old messages are delivered again. Workers crash, stop and come back, ask to
 // leave and are drained. Workers of the same machine rescue the objects of dead ones. Executors
 // die, functions fail, clients disappear. Objects that clients write are hidden until the scheduler
