@@ -324,7 +324,7 @@ func taskTo(t *sched.TaskInfo, names func(ids.WorkerID) string) *pb.Task {
 		}),
 		MissingInputs: t.MissingInputs, WaitingDependents: t.WaitingDependents, Holders: t.Holders,
 		Error: taskErrorTo(t.Err), Options: optionsTo(&t.Options), RunTime: durationTo(t.RunTime),
-		CreateTime: timeTo(t.SubmittedAt), RetriesUsed: t.RetriesUsed, WorkerDeaths: t.WorkerDeaths, LinearAlgebra: t.Linalg,
+		CreateTime: timeTo(t.SubmittedAt), StartTime: timeTo(t.StartedAt), RetriesUsed: t.RetriesUsed, WorkerDeaths: t.WorkerDeaths, LinearAlgebra: t.Linalg,
 	}
 }
 

@@ -126,7 +126,7 @@ func TestConversionsSetEveryField(t *testing.T) {
 		{taskTo(&sched.TaskInfo{
 			Task: 1, Key: "k", Namespace: "n", Graph: 1, Op: sched.OpSpec{Kind: sched.OpNative, Name: "o"}, State: sched.TaskFailed, Attempt: 1,
 			Worker: 1, Replicas: []ids.WorkerID{1}, OutputBytes: 1, Inputs: []string{"i"}, InputCount: 1, MissingInputs: 1, Items: []sched.ItemInput{{Input: 1, Item: 2, Count: 3}}, WaitingDependents: 1, Holders: 1,
-			Err: someError, Options: someOptions, RunTime: 1, SubmittedAt: someTime, RetriesUsed: 1, WorkerDeaths: 1, Linalg: "l",
+			Err: someError, Options: someOptions, RunTime: 1, SubmittedAt: someTime, StartedAt: someTime, RetriesUsed: 1, WorkerDeaths: 1, Linalg: "l",
 		}, names), "history log_tail"}, // GetTask sets these
 		{opTo(sched.OpSpec{Kind: sched.OpPythonPickle, Name: "f", Function: someHash}), ""},
 		{optionsTo(&someOptions), ""},

@@ -293,7 +293,9 @@ func (k *checker) place(id ids.TaskID, b *block, t *task) {
 	sum := &k.workers[t.worker-1]
 	sum.assigned++
 	if t.state == TaskRunning {
-		sum.running++
+		if sum.running++; m.starts[id].IsZero() {
+			k.fail("%s runs, and nobody knows since when", id)
+		}
 	}
 	if t.missing > 0 {
 		sum.preassigned++

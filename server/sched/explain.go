@@ -72,9 +72,7 @@ func (m *Machine) Explain(now time.Time, id ids.TaskID) (Explanation, bool) {
 	case TaskRunning:
 		w := m.workers[t.worker-1]
 		e.Status, e.Text = "RUNNING", fmt.Sprintf("attempt %d runs on worker %s (%s)", t.attempt, w.name, w.id)
-		if since := m.history.since(id, t.attempt, TaskRunning); !since.IsZero() {
-			e.Text += fmt.Sprintf(" for %s", now.Sub(since).Round(time.Millisecond))
-		}
+		e.Text += fmt.Sprintf(" for %s", now.Sub(m.starts[id]).Round(time.Millisecond))
 		if held, first := m.nestedWork(w); w.blocked.has(id) {
 			e.Text += "; it waits for tasks, and other tasks run in its slot meanwhile"
 			if held > 0 {

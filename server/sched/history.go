@@ -114,17 +114,6 @@ func (s *history) add(m *Machine, id ids.TaskID, from, to TaskState, attempt, sl
 	}
 }
 
-// since returns the time at which an attempt of a task entered a state; zero if that is not in the
-// history any more.
-func (s *history) since(id ids.TaskID, attempt uint32, state TaskState) (at time.Time) {
-	for i := range s.ring {
-		if tr := &s.ring[i]; tr.task == id && tr.attempt == attempt && tr.to == state {
-			at = tr.at
-		}
-	}
-	return at
-}
-
 // History returns the latest transitions of a task, oldest first, with the event that caused each.
 // Old entries are overwritten by transitions of other tasks.
 func (m *Machine) History(id ids.TaskID) []string {

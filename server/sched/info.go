@@ -216,6 +216,7 @@ func (m *Machine) Task(id ids.TaskID) (TaskInfo, bool) {
 		Holders:           uint32(b.length(t.holders)),
 		Err:               m.errors[id],
 		Options:           m.options[t.options].Options,
+		StartedAt:         m.starts[id],
 		SubmittedAt:       b.base.Add(time.Duration(t.submitted) * time.Millisecond),
 	}
 	if t.worker != 0 {

@@ -109,6 +109,8 @@ type Machine struct {
 	silent  silent
 	trouble map[ids.TaskID]*trouble
 	errors  map[ids.TaskID]*TaskError
+	// starts has the time at which each RUNNING attempt was reported to run.
+	starts map[ids.TaskID]time.Time
 	// detailed are tasks whose errors have details, in the order of their failures. Some may have
 	// lost the details since.
 	detailed []ids.TaskID
@@ -176,6 +178,7 @@ func New(c Config) *Machine {
 		lostData:     make(map[ids.TaskID]lostData),
 		wide:         make(map[ids.TaskID]uint64),
 		chains:       make(map[ids.TaskID][]chainLink),
+		starts:       make(map[ids.TaskID]time.Time),
 		trouble:      make(map[ids.TaskID]*trouble),
 		errors:       make(map[ids.TaskID]*TaskError),
 		requests:     requestLog{index: make(map[requestKey]answered)},

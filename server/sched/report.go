@@ -120,6 +120,7 @@ func (m *Machine) givenBack(id ids.TaskID, b *block, t *task, w *worker, ran boo
 func (m *Machine) started(id ids.TaskID, b *block, t *task, w *worker) {
 	if t.state == TaskAssigned {
 		m.setState(id, t, TaskRunning)
+		m.starts[id] = m.now
 		w.running++
 		m.notify(id, b, t)
 	}

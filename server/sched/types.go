@@ -135,8 +135,10 @@ type TaskInfo struct {
 	Err     *TaskError
 	Options Options
 	// RunTime of the last finished attempt; 0: unknown.
-	RunTime      time.Duration
-	SubmittedAt  time.Time
+	RunTime     time.Duration
+	SubmittedAt time.Time
+	// StartedAt is the time at which the current attempt was reported to run; zero unless RUNNING.
+	StartedAt    time.Time
 	RetriesUsed  uint32
 	WorkerDeaths uint32
 	LogTail      string

@@ -532,6 +532,7 @@ func (m *Machine) endAttempt(id ids.TaskID, b *block, t *task) {
 	w.assigned--
 	if t.state == TaskRunning {
 		w.running--
+		delete(m.starts, id)
 	}
 	if t.missing > 0 {
 		w.preassigned--

@@ -239,6 +239,7 @@ export interface Task {
   options?: Record<string, unknown>;
   runTime?: string;
   createTime?: string;
+  startTime?: string;
   history?: string[];
   retriesUsed?: number;
   workerDeaths?: number;

@@ -86,6 +86,9 @@ func taskText(w io.Writer, t *millracev1.Task) {
 	row(w, "inputs", inputsText(t))
 	row(w, "holders", t.GetHolders())
 	row(w, "run time", t.GetRunTime().AsDuration())
+	if start := t.GetStartTime(); start != nil {
+		row(w, "running for", age(start))
+	}
 	if library := t.GetLinearAlgebra(); library != "" {
 		row(w, "computed with", library)
 	}

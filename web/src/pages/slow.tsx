@@ -22,45 +22,21 @@ interface Moved {
   bytes: number;
 }
 
-// beginOf finds the start of the present attempt among the transitions of a task, which begin with
-// the time of day in UTC.
-function beginOf(history: string[], now: number): number {
-  const line = history.filter((l) => l.includes("→ RUNNING")).at(-1) ?? "";
-  const at = /^(\d\d):(\d\d):(\d\d\.\d+)/.exec(line);
-  if (!at) return now;
-  const day = 86_400_000;
-  const of = ((Number(at[1]) * 60 + Number(at[2])) * 60 + Number(at[3])) * 1000;
-  return now - (((((now % day) - of) % day) + day) % day);
-}
-
 class Observer {
-  // When each running attempt began.
-  private begun = new Map<string, number>();
   private moved = new Map<string, Moved[]>();
 
-  // running lists the tasks that run. Those that were not there before are asked for their start
-  // at the next look: most tasks are short.
   private async running(now: number): Promise<Running[]> {
     const found = await call<{ tasks?: Task[] }>("ListTasks", {
       states: ["TASK_STATE_RUNNING"],
       pageSize: looked,
     });
-    const before = this.begun;
-    this.begun = new Map();
-    const list: Running[] = [];
-    for (const t of found.tasks ?? []) {
-      const id = String(t.taskId);
-      const attempt = `${id}/${t.attempt}`;
-      let begin = before.get(attempt);
-      if (begin === 0) {
-        const asked = await call<{ task: Task }>("GetTask", { task: { id }, history: true });
-        begin = beginOf(asked.task.history ?? [], now);
-      }
-      this.begun.set(attempt, begin ?? 0);
-      const ms = begin ? now - begin : 0;
-      list.push({ task: id, key: t.key ?? "", op: t.op?.name ?? "", worker: t.worker ?? "", ms });
-    }
-    return list;
+    return (found.tasks ?? []).map((t) => ({
+      task: String(t.taskId),
+      key: t.key ?? "",
+      op: t.op?.name ?? "",
+      worker: t.worker ?? "",
+      ms: t.startTime ? now - Date.parse(t.startTime) : 0,
+    }));
   }
 
   private spilling(now: number): Map<string, number> {

@@ -96,6 +96,7 @@ export function TaskPage(props: { id: string }) {
               ["Function", `${t.op?.name ?? ""} (${word(t.op?.kind, "OP_KIND_")})`],
               ["Worker", t.worker ? <a href={link("workers", t.worker)}>{t.worker}</a> : ""],
               ["Submitted", ago(t.createTime, now)],
+              ...(t.startTime ? [["Started", ago(t.startTime, now)] as [string, string]] : []),
               ["Deaths of its workers", t.workerDeaths ?? 0],
               [
                 "Options",

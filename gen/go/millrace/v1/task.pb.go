@@ -1050,7 +1050,9 @@ type Task struct {
 	LinearAlgebra string `protobuf:"bytes,24,opt,name=linear_algebra,json=linearAlgebra,proto3" json:"linear_algebra,omitempty"`
 	// Those of `inputs` of which it needs one item only. The lengths of the lists are about those of
 	// the submission.
-	Items         []*ItemInput `protobuf:"bytes,25,rep,name=items,proto3" json:"items,omitempty"`
+	Items []*ItemInput `protobuf:"bytes,25,rep,name=items,proto3" json:"items,omitempty"`
+	// Time at which the scheduler learned that the current attempt runs. Absent unless RUNNING.
+	StartTime     *timestamppb.Timestamp `protobuf:"bytes,26,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1256,6 +1258,13 @@ func (x *Task) GetLinearAlgebra() string {
 func (x *Task) GetItems() []*ItemInput {
 	if x != nil {
 		return x.Items
+	}
+	return nil
+}
+
+func (x *Task) GetStartTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartTime
 	}
 	return nil
 }
@@ -1652,7 +1661,7 @@ const file_millrace_v1_task_proto_rawDesc = "" +
 	"\aTaskSet\x12\x10\n" +
 	"\x03ids\x18\x01 \x03(\x04R\x03ids\x12'\n" +
 	"\x04keys\x18\x02 \x03(\tB\x13\xbaH\x10\x92\x01\r\x10\xa0\x8d\x06\"\ar\x05\x10\x01\x18\x80\bR\x04keys\x128\n" +
-	"\tnamespace\x18\x03 \x01(\tB\x1a\xbaH\x17r\x15\x18@2\x11^[a-zA-Z0-9._-]*$R\tnamespace\"\xfa\x06\n" +
+	"\tnamespace\x18\x03 \x01(\tB\x1a\xbaH\x17r\x15\x18@2\x11^[a-zA-Z0-9._-]*$R\tnamespace\"\xb5\a\n" +
 	"\x04Task\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x1c\n" +
@@ -1681,7 +1690,9 @@ const file_millrace_v1_task_proto_rawDesc = "" +
 	"\vinput_count\x18\x17 \x01(\rR\n" +
 	"inputCount\x12%\n" +
 	"\x0elinear_algebra\x18\x18 \x01(\tR\rlinearAlgebra\x12,\n" +
-	"\x05items\x18\x19 \x03(\v2\x16.millrace.v1.ItemInputR\x05items\"\xf9\x05\n" +
+	"\x05items\x18\x19 \x03(\v2\x16.millrace.v1.ItemInputR\x05items\x129\n" +
+	"\n" +
+	"start_time\x18\x1a \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\"\xf9\x05\n" +
 	"\aTaskRun\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x17\n" +
 	"\atask_id\x18\x02 \x01(\x04R\x06taskId\x12\x10\n" +
@@ -1802,20 +1813,21 @@ var file_millrace_v1_task_proto_depIdxs = []int32{
 	15, // 11: millrace.v1.Task.run_time:type_name -> google.protobuf.Duration
 	18, // 12: millrace.v1.Task.create_time:type_name -> google.protobuf.Timestamp
 	8,  // 13: millrace.v1.Task.items:type_name -> millrace.v1.ItemInput
-	18, // 14: millrace.v1.TaskRun.end_time:type_name -> google.protobuf.Timestamp
-	15, // 15: millrace.v1.TaskRun.run_time:type_name -> google.protobuf.Duration
-	15, // 16: millrace.v1.TaskRun.fetch_time:type_name -> google.protobuf.Duration
-	15, // 17: millrace.v1.TaskRun.wait_time:type_name -> google.protobuf.Duration
-	15, // 18: millrace.v1.TaskRun.deserialize_time:type_name -> google.protobuf.Duration
-	15, // 19: millrace.v1.TaskRun.publish_time:type_name -> google.protobuf.Duration
-	15, // 20: millrace.v1.TaskRun.load_time:type_name -> google.protobuf.Duration
-	0,  // 21: millrace.v1.TaskUpdate.state:type_name -> millrace.v1.TaskState
-	17, // 22: millrace.v1.TaskUpdate.error:type_name -> millrace.v1.TaskError
-	23, // [23:23] is the sub-list for method output_type
-	23, // [23:23] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	18, // 14: millrace.v1.Task.start_time:type_name -> google.protobuf.Timestamp
+	18, // 15: millrace.v1.TaskRun.end_time:type_name -> google.protobuf.Timestamp
+	15, // 16: millrace.v1.TaskRun.run_time:type_name -> google.protobuf.Duration
+	15, // 17: millrace.v1.TaskRun.fetch_time:type_name -> google.protobuf.Duration
+	15, // 18: millrace.v1.TaskRun.wait_time:type_name -> google.protobuf.Duration
+	15, // 19: millrace.v1.TaskRun.deserialize_time:type_name -> google.protobuf.Duration
+	15, // 20: millrace.v1.TaskRun.publish_time:type_name -> google.protobuf.Duration
+	15, // 21: millrace.v1.TaskRun.load_time:type_name -> google.protobuf.Duration
+	0,  // 22: millrace.v1.TaskUpdate.state:type_name -> millrace.v1.TaskState
+	17, // 23: millrace.v1.TaskUpdate.error:type_name -> millrace.v1.TaskError
+	24, // [24:24] is the sub-list for method output_type
+	24, // [24:24] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_task_proto_init() }

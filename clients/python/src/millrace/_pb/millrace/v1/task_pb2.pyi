@@ -192,7 +192,7 @@ class TaskSet(_message.Message):
     def __init__(self, ids: _Optional[_Iterable[int]] = ..., keys: _Optional[_Iterable[str]] = ..., namespace: _Optional[str] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("task_id", "key", "namespace", "graph_id", "op", "state", "attempt", "worker", "replicas", "output_bytes", "inputs", "missing_inputs", "waiting_dependents", "holders", "error", "options", "run_time", "create_time", "history", "retries_used", "worker_deaths", "log_tail", "input_count", "linear_algebra", "items")
+    __slots__ = ("task_id", "key", "namespace", "graph_id", "op", "state", "attempt", "worker", "replicas", "output_bytes", "inputs", "missing_inputs", "waiting_dependents", "holders", "error", "options", "run_time", "create_time", "history", "retries_used", "worker_deaths", "log_tail", "input_count", "linear_algebra", "items", "start_time")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
@@ -218,6 +218,7 @@ class Task(_message.Message):
     INPUT_COUNT_FIELD_NUMBER: _ClassVar[int]
     LINEAR_ALGEBRA_FIELD_NUMBER: _ClassVar[int]
     ITEMS_FIELD_NUMBER: _ClassVar[int]
+    START_TIME_FIELD_NUMBER: _ClassVar[int]
     task_id: int
     key: str
     namespace: str
@@ -243,7 +244,8 @@ class Task(_message.Message):
     input_count: int
     linear_algebra: str
     items: _containers.RepeatedCompositeFieldContainer[ItemInput]
-    def __init__(self, task_id: _Optional[int] = ..., key: _Optional[str] = ..., namespace: _Optional[str] = ..., graph_id: _Optional[int] = ..., op: _Optional[_Union[Op, _Mapping]] = ..., state: _Optional[_Union[TaskState, str]] = ..., attempt: _Optional[int] = ..., worker: _Optional[str] = ..., replicas: _Optional[_Iterable[str]] = ..., output_bytes: _Optional[int] = ..., inputs: _Optional[_Iterable[str]] = ..., missing_inputs: _Optional[int] = ..., waiting_dependents: _Optional[int] = ..., holders: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.TaskError, _Mapping]] = ..., options: _Optional[_Union[TaskOptions, _Mapping]] = ..., run_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., history: _Optional[_Iterable[str]] = ..., retries_used: _Optional[int] = ..., worker_deaths: _Optional[int] = ..., log_tail: _Optional[str] = ..., input_count: _Optional[int] = ..., linear_algebra: _Optional[str] = ..., items: _Optional[_Iterable[_Union[ItemInput, _Mapping]]] = ...) -> None: ...
+    start_time: _timestamp_pb2.Timestamp
+    def __init__(self, task_id: _Optional[int] = ..., key: _Optional[str] = ..., namespace: _Optional[str] = ..., graph_id: _Optional[int] = ..., op: _Optional[_Union[Op, _Mapping]] = ..., state: _Optional[_Union[TaskState, str]] = ..., attempt: _Optional[int] = ..., worker: _Optional[str] = ..., replicas: _Optional[_Iterable[str]] = ..., output_bytes: _Optional[int] = ..., inputs: _Optional[_Iterable[str]] = ..., missing_inputs: _Optional[int] = ..., waiting_dependents: _Optional[int] = ..., holders: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.TaskError, _Mapping]] = ..., options: _Optional[_Union[TaskOptions, _Mapping]] = ..., run_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., history: _Optional[_Iterable[str]] = ..., retries_used: _Optional[int] = ..., worker_deaths: _Optional[int] = ..., log_tail: _Optional[str] = ..., input_count: _Optional[int] = ..., linear_algebra: _Optional[str] = ..., items: _Optional[_Iterable[_Union[ItemInput, _Mapping]]] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class TaskRun(_message.Message):
     __slots__ = ("number", "task_id", "key", "namespace", "worker", "attempt", "succeeded", "output_bytes", "end_time", "run_time", "op", "worker_id", "slot", "fetch_time", "wait_time", "deserialize_time", "publish_time", "fetched_bytes", "graph_id", "load_time")
