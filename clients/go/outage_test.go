@@ -181,3 +181,30 @@ func TestAWaitForADrainFailsWithAnotherScheduler(t *testing.T) {
 		t.Errorf("the drain of a worker that the scheduler does not know: %v", err)
 	}
 }
+
+// TestFlushSendsReleases: what another client does after a Flush must not meet tasks that this
+// client has given up.
+func TestFlushSendsReleases(t *testing.T) {
+	ctx := soon(t)
+	fake := newFake(t)
+	fake.releases = make(chan []uint64)
+	c := fake.dial(t)
+	f, err := c.Submit(ctx, Native("x"), Args())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Flush(ctx); err != nil {
+		t.Fatal(err)
+	}
+	f.Release()
+	flushed := make(chan error, 1)
+	go func() { flushed <- c.Flush(ctx) }()
+	select {
+	case err := <-flushed:
+		t.Fatalf("Flush returned %v before the release was answered", err)
+	case <-fake.releases:
+	}
+	if err := <-flushed; err != nil {
+		t.Fatal(err)
+	}
+}

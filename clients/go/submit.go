@@ -227,9 +227,10 @@ func (q *submitQueue) next() *batch {
 	return b
 }
 
-// Flush waits until the scheduler has acknowledged everything that was queued before the call.
-// From then on the tasks are recorded in the scheduler, and survive a break of this client's
-// connection. Flush returns the error of the first task that was refused.
+// Flush waits until the scheduler has acknowledged everything that was queued before the call:
+// submissions and releases. From then on the tasks are recorded in the scheduler, and survive a
+// break of this client's connection. Flush returns the error of the first task that was refused,
+// and ErrUnavailable if releases could not be sent; they stay queued.
 func (c *Client) Flush(ctx context.Context) error {
 	q := &c.submits
 	q.mu.Lock()
@@ -259,7 +260,15 @@ func (c *Client) Flush(ctx context.Context) error {
 			}
 		}
 	}
-	return refused
+	done, err := c.takeHolds(ctx)
+	if err != nil {
+		return err
+	}
+	done()
+	if refused != nil {
+		return refused
+	}
+	return c.releases.unsent()
 }
 
 // submitLoop sends batches, one at a time, until the client closes.
@@ -450,6 +459,16 @@ type releaseQueue struct {
 func (q *releaseQueue) init() {
 	q.bell = make(chan struct{}, 1)
 	q.order = make(chan struct{}, 1)
+}
+
+// unsent returns ErrUnavailable if releases wait for a scheduler that could not be reached.
+func (q *releaseQueue) unsent() error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.away {
+		return nil
+	}
+	return fmt.Errorf("millrace: flush: %d releases are not sent yet: %w", len(q.ids), ErrUnavailable)
 }
 
 func (c *Client) releaseIDs(ids []uint64) {
