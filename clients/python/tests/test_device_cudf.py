@@ -5,6 +5,7 @@ fakes of CuPy, RMM and cuDF."""
 
 from __future__ import annotations
 
+import decimal
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -228,6 +229,17 @@ def test_keys_of_cudf_meet_whatever_their_width(cudf: Any) -> None:
     whole = pieces("int64")
     for j, piece in enumerate(split):
         assert set(piece["k"].to_pandas().dropna().astype(int)) <= whole[j]
+
+
+def test_decimals_of_cudf_meet_equal_numbers(cudf: Any) -> None:
+    """An Index of cuDF has no decimals, so they have no codes."""
+    values = [decimal.Decimal(n) / 4 for n in range(-50, 50)]
+    floats = cudf.from_pandas(pd.DataFrame({"k": [float(v) for v in values]}))
+    want = [set(p["k"].to_pandas()) for p in _pieces.split_by_hash(floats, "k", 5)]
+    for scale in (2, 9):
+        frame = cudf.Series([None, *values], dtype=cudf.Decimal128Dtype(38, scale), name="k").to_frame()
+        pieces = [p["k"].to_pandas() for p in _pieces.split_by_hash(frame, "k", 5)]
+        assert sum(map(len, pieces)) == 101 and [set(map(float, p.dropna())) for p in pieces] == want, scale
 
 
 def test_ranges_of_cudf(cudf: Any) -> None:

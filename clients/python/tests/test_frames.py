@@ -15,6 +15,8 @@ import pytest
 from millrace._frames import _hash, _pieces
 
 ROWS = 300
+#: Numbers of Polars that Arrow does not know.
+WIDE = (pl.Int128, pl.UInt128, pl.Float16)
 
 
 def columns(rows: int = ROWS) -> dict[str, Any]:
@@ -252,6 +254,7 @@ def alike() -> dict[str, list[Any]]:
             ),
             pl.Series([{"a": 1, "b": "x"}]),
             pl.Series([{"b": "x", "a": 1}]),
+            *(pl.Series([{"b": "x", "a": 1}], dtype=pl.Struct({"b": pl.String, "a": t})) for t in WIDE),
             objects({"a": 1, "b": "x"}),
             objects({"b": "x", "a": 1.0}),
         ],
@@ -259,7 +262,7 @@ def alike() -> dict[str, list[Any]]:
             pa.array([[1, 2], [], [3]]),
             pa.array([[9], [1, 2], [], [3]]).slice(1),
             pa.array([[1, 2], [], [3]], pa.large_list(pa.int8())),
-            pl.Series([[1, 2], [], [3]], dtype=pl.List(pl.UInt16)),
+            *(pl.Series([[1, 2], [], [3]], dtype=pl.List(t)) for t in (pl.UInt16, *WIDE)),
             objects((1, 2), (), (3,)),
             objects([1, 2], [], [3]),
             objects(np.array([1, 2]), np.array([], "f4"), np.array([3.0])),
@@ -275,7 +278,7 @@ def alike() -> dict[str, list[Any]]:
             objects([{"a": 1}, {"a": None}]),
         ],
         "arrays": [
-            pl.Series([[1, 2]], dtype=pl.Array(pl.Int8, 2)),
+            *(pl.Series([[1, 2]], dtype=pl.Array(t, 2)) for t in (pl.Int8, *WIDE)),
             pa.array([[1, 2]], pa.list_(pa.int64(), 2)),
             pa.array([[1, 2]]),
         ],
@@ -294,7 +297,11 @@ def alike() -> dict[str, list[Any]]:
         ],
         "periods": [pd.period_range("2020-01", periods=1, freq="M").array, objects(pd.Period("2020-01", "M"))],
         "no periods": [pd.array([pd.NaT], "period[M]"), objects(None)],
-        "complex numbers": [objects(1 + 2j, 3 + 0j, 0 - 1j), objects(np.complex64(1 + 2j), 3, complex(-0.0, -1))],
+        "complex numbers": [
+            objects(1 + 2j, 3 + 0j, 0 - 1j),
+            objects(np.complex64(1 + 2j), 3, complex(-0.0, -1)),
+            *(np.array([1 + 2j, 3, -1j], t) for t in ("c8", "c16")),
+        ],
         "sets": [objects(frozenset([1, 9, 17])), objects(frozenset([17.0, 9, True]))],
         "clocks of zones": [
             objects(clock.replace(hour=7, tzinfo=zone)),
@@ -322,6 +329,12 @@ def test_equal_values_meet_whatever_their_library_and_type() -> None:
         want = numbers_of(first)
         for other in others:
             assert numbers_of(other) == want, (kind, getattr(other, "dtype", getattr(other, "type", None)))
+
+
+def test_decimals_without_a_buffer() -> None:
+    """A column of another library without rows may have none."""
+    none = pa.Array.from_buffers(pa.decimal128(9, 2), 0, [None, None])
+    assert len(_hash.hash_of(none)) == 0
 
 
 def test_intervals_meet_in_a_merge() -> None:

@@ -67,21 +67,38 @@ def _hashes(column: Any) -> Any:
     """Returns the hash of each value of a Series, as an array of CuPy: that of `_hash.hash_of`."""
     import cupy  # pyright: ignore[reportMissingImports]
 
-    kind = getattr(column.dtype, "kind", "O")
+    unit = _unit(column.dtype)
     missing = cupy.asarray(column.isna().values)
-    if kind in "biuf":
+    if getattr(column.dtype, "kind", "O") in "biuf":
         values = column.fillna(0).astype("float64").values + 0.0  # -0.0 becomes 0.0
         out = mixed(values.view(cupy.uint64))
         missing |= values != values
-    elif kind in "mM" and not hasattr(column.dtype, "tz"):
-        factor = {"s": 1_000_000, "ms": 1_000, "us": 1}.get(np.datetime_data(column.dtype)[0])
+    elif unit is not None:
+        factor = {"s": 1_000_000, "ms": 1_000, "us": 1}.get(unit)
         values = column.astype("int64").fillna(0).values
         values = values // 1_000 if factor is None else values * factor
         out = mixed(values.view(cupy.uint64))
-    else:
+    elif _is_text(column.dtype):
         # The distinct values are few, or their text is copied once: the host hashes them.
         codes, known = column.factorize(use_na_sentinel=True)
         hashes = _hash.hash_of(known.to_arrow())
         out = cupy.asarray(np.append(hashes, MISSING))[cupy.asarray(codes)]
+    else:  # cuDF gives decimals, structs and lists no codes
+        out = cupy.asarray(_hash.hash_of(column.to_arrow()))
     out[missing] = MISSING
     return out
+
+
+def _unit(dtype: Any) -> str | None:
+    """Returns the unit of durations and of times without a time zone. None: a type of others."""
+    arrow = getattr(dtype, "pyarrow_dtype", None)
+    if arrow is not None:
+        return None if getattr(arrow, "tz", None) else getattr(arrow, "unit", None)
+    return np.datetime_data(dtype)[0] if isinstance(dtype, np.dtype) and dtype.kind in "mM" else None
+
+
+def _is_text(dtype: Any) -> bool:
+    """Returns whether the values are text or categories."""
+    import cudf  # pyright: ignore[reportMissingImports]
+
+    return isinstance(dtype, cudf.CategoricalDtype) or cudf.api.types.is_string_dtype(dtype)

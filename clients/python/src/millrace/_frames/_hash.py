@@ -23,7 +23,18 @@ from typing import Any
 import numpy as np
 
 from millrace._frames import _hash_objects
-from millrace._frames._hash_bits import FIRST, HALF, MISSING, ROWS, mixed, of_bytes, of_floats, of_lists, of_structs
+from millrace._frames._hash_bits import (
+    FIRST,
+    HALF,
+    MISSING,
+    ROWS,
+    mixed,
+    of_bytes,
+    of_complex,
+    of_floats,
+    of_lists,
+    of_structs,
+)
 
 #: Exactly representable powers of ten.
 _TENS = np.array([10.0**n for n in range(23)])
@@ -84,6 +95,8 @@ def _of_numpy(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     kind = values.dtype.kind
     if kind in "biuf":
         return of_floats(values)
+    if kind == "c":
+        return of_complex(values)
     if kind in "mM":
         return _of_times(values)
     if kind in ("O", "S", "U"):
@@ -203,7 +216,10 @@ def _of_decimals(array: Any) -> np.ndarray[Any, Any]:
     width, scale = array.type.bit_width // 8, array.type.scale
     values, small = np.zeros(len(array)), np.zeros(len(array), bool)
     if 0 <= scale < len(_TENS):
-        data = np.frombuffer(array.buffers()[1], np.uint8)[array.offset * width : (array.offset + len(array)) * width]
+        # An array of another library without elements may have no buffer.
+        data = np.frombuffer(array.buffers()[1] or b"", np.uint8)[
+            array.offset * width : (array.offset + len(array)) * width
+        ]
         if width == 4:
             whole, small = data.view(np.int32).astype(np.int64), ~small
         else:

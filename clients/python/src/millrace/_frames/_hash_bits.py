@@ -48,6 +48,14 @@ def of_floats(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return out
 
 
+def of_complex(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Hashes complex numbers by their parts. Those without an imaginary part are real numbers."""
+    real, imaginary = of_floats(values.real), of_floats(values.imag)
+    out = np.where(values.imag == 0, real, of_structs([real, imaginary], len(values)))
+    out[values != values] = MISSING
+    return out
+
+
 def of_structs(fields: Sequence[np.ndarray[Any, Any]], rows: int) -> np.ndarray[Any, Any]:
     """Hashes rows that have one value of each of several columns, by the hashes of these. The
     fields of structs are in the order of their names."""

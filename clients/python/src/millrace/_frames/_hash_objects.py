@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from millrace._frames._hash_bits import MISSING, of_bytes, of_floats, of_lists, of_structs
+from millrace._frames._hash_bits import MISSING, of_bytes, of_complex, of_floats, of_lists, of_structs
 
 _Hash = Callable[[Any], np.ndarray[Any, Any]]
 _EPOCH = datetime.datetime(1970, 1, 1)
@@ -61,9 +61,7 @@ def _of_kind(kind: str, values: list[Any], hash_of: _Hash) -> np.ndarray[Any, An
     if kind == "number":
         return _of_numbers(values)
     if kind == "complex":
-        parts = np.array(values, np.complex128)
-        real, imaginary = of_floats(parts.real), of_floats(parts.imag)
-        return np.where(parts.imag == 0, real, of_structs([real, imaginary], len(values)))
+        return of_complex(np.array(values, np.complex128))
     if kind == "interval":
         ends = [hash_of(_objects(v.left for v in values)), hash_of(_objects(v.right for v in values))]
         return of_structs(ends, len(values))

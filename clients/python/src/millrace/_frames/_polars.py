@@ -39,11 +39,10 @@ class Polars(Library):
         """Returns an array of Arrow with the same values."""
         import polars as pl
 
-        kind = column.dtype
-        if kind in (pl.Int128, pl.UInt128, pl.Float16):  # unknown to Arrow
-            column = column.cast(pl.Float64)
-        if kind == pl.Object:
+        if column.dtype == pl.Object:
             return np.array(column.to_list(), object)
+        if (known := _known_to_arrow(column.dtype)) != column.dtype:
+            column = column.cast(known)
         return column.to_arrow(compat_level=pl.CompatLevel.oldest())
 
     def by_range(self, frame: Any, by: Any, edges: Sequence[Any]) -> tuple[Any, Any]:
@@ -65,3 +64,18 @@ class Polars(Library):
 
         some = [f for f in frames if len(f)] or [frames[0]]
         return some[0] if len(some) == 1 else pl.concat(some, rechunk=False)
+
+
+def _known_to_arrow(kind: Any) -> Any:
+    """Returns a type with floats of 64 bits in place of the numbers that Arrow does not know."""
+    import polars as pl
+
+    if kind in (pl.Int128, pl.UInt128, pl.Float16):
+        return pl.Float64
+    if isinstance(kind, pl.List):
+        return pl.List(_known_to_arrow(kind.inner))
+    if isinstance(kind, pl.Array):
+        return pl.Array(_known_to_arrow(kind.inner), kind.size)
+    if isinstance(kind, pl.Struct):
+        return pl.Struct({field.name: _known_to_arrow(field.dtype) for field in kind.fields})
+    return kind

@@ -4,7 +4,9 @@ as in cuDF 26.10."""
 
 from __future__ import annotations
 
+from cudf import api as api
 from cudf.core.column import CategoricalDtype as CategoricalDtype
+from cudf.core.column import Decimal128Dtype as Decimal128Dtype
 from cudf.core.frame import DataFrame as DataFrame
 from cudf.core.frame import Index as Index
 from cudf.core.frame import RangeIndex as RangeIndex

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from cudf.core.abc import Serializable
 from cudf.core.buffer import as_buffer
@@ -26,12 +27,24 @@ class CategoricalDtype(Serializable):
         return cls(Serializable.device_deserialize(header["categories"], frames), header["ordered"])
 
 
+class Decimal128Dtype:
+    def __init__(self, precision: int, scale: int) -> None:
+        self.precision, self.scale = precision, scale
+
+    def to_arrow(self) -> Any:
+        return pa.decimal128(self.precision, self.scale)
+
+
+#: The types that are objects; others are their names.
+OBJECTS = (CategoricalDtype, Decimal128Dtype)
+
+
 class Column(Serializable):
     """The parts are a buffer of the elements or None, a buffer with a byte for each missing value
     or None, and children."""
 
     def __init__(self, dtype: Any, size: int, data: Any, mask: Any, children: list[Column]) -> None:
-        if dtype != "str" and not isinstance(dtype, CategoricalDtype):
+        if dtype != "str" and not isinstance(dtype, OBJECTS):
             dtype = np.dtype(dtype).str
         self.dtype, self.size, self.data, self.mask, self.children = dtype, size, data, mask, children
 
@@ -72,6 +85,9 @@ class Column(Serializable):
             return cls(dtype, len(values), None, mask, [_numbers(chars), _numbers(offsets)])
         if isinstance(dtype, CategoricalDtype):
             host = np.asarray(values.cat.codes, np.int32)
+        elif isinstance(dtype, Decimal128Dtype):
+            there = pa.array([None if m else v for v, m in zip(values, missing, strict=True)], dtype.to_arrow())
+            host = np.frombuffer(there.buffers()[1], np.int64)
         else:
             host = values.fillna(0).to_numpy(dtype) if mask is not None else values.to_numpy(dtype)
         return cls(dtype, len(values), _numbers(host).data, mask, [])
@@ -84,6 +100,9 @@ class Column(Serializable):
         elif isinstance(self.dtype, CategoricalDtype):
             categories = self.dtype.categories.to_pandas()
             return pd.Series(pd.Categorical.from_codes(self._host(), categories, ordered=self.dtype.ordered))
+        elif isinstance(self.dtype, Decimal128Dtype):
+            there = pa.Array.from_buffers(self.dtype.to_arrow(), self.size, [None, pa.py_buffer(self._host())])
+            values = pd.Series(there.to_pylist(), dtype=object)
         else:
             values = pd.Series(self._host())
         if self.mask is None:
@@ -94,7 +113,7 @@ class Column(Serializable):
         return values.mask(missing)
 
     def _host(self) -> Any:
-        dtype = np.int32 if isinstance(self.dtype, CategoricalDtype) else np.dtype(self.dtype)
+        dtype = {CategoricalDtype: np.int32, Decimal128Dtype: np.int64}.get(type(self.dtype)) or np.dtype(self.dtype)
         return np.frombuffer(self.data.memoryview(), dtype)
 
     def slice(self, a: int, b: int) -> Column:

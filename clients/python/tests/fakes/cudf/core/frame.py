@@ -10,12 +10,14 @@ import pandas as pd
 import pyarrow as pa
 
 from cudf.core.abc import Serializable
-from cudf.core.column import CategoricalDtype, Column
+from cudf.core.column import OBJECTS, CategoricalDtype, Column, Decimal128Dtype
 
 
 def dtype_of(values: Any) -> Any:
     if isinstance(values.dtype, pd.CategoricalDtype):
         return CategoricalDtype(Index.from_pandas(values.cat.categories), values.cat.ordered)
+    if pd.api.types.infer_dtype(values, skipna=True) == "decimal":
+        return Decimal128Dtype(38, pa.array(values, from_pandas=True).type.scale)
     if not isinstance(values.dtype, np.dtype) and getattr(values.dtype, "numpy_dtype", None) is not None:
         return values.dtype.numpy_dtype.str
     return "str" if values.dtype.kind == "O" else values.dtype.str
@@ -131,7 +133,9 @@ class Series(_Rows):
     def __init__(self, data: Any, index: Any = None, *, dtype: Any = None, name: Any = None) -> None:
         if not isinstance(data, dict):
             values = pd.Series(data, name=name)
-            made = Column.from_pandas(values if dtype is None else values.astype(dtype), dtype or dtype_of(values))
+            if dtype is not None and not isinstance(dtype, Decimal128Dtype):
+                values = values.astype(dtype)
+            made = Column.from_pandas(values, dtype or dtype_of(values))
             data, index = {name: made}, Index.from_pandas(values.index)
         super().__init__(data, index)
 
@@ -146,7 +150,7 @@ class Series(_Rows):
     @property
     def dtype(self) -> Any:
         dtype = self._column.dtype
-        return dtype if dtype == "str" or isinstance(dtype, CategoricalDtype) else np.dtype(dtype)
+        return dtype if dtype == "str" or isinstance(dtype, OBJECTS) else np.dtype(dtype)
 
     @property
     def values(self) -> cupy.ndarray:
@@ -170,7 +174,13 @@ class Series(_Rows):
     def fillna(self, value: Any) -> Series:
         return Series(self.to_pandas().fillna(value), name=self.name)
 
+    def to_arrow(self) -> Any:
+        dtype = self._column.dtype
+        return pa.array(self.to_pandas(), dtype.to_arrow() if isinstance(dtype, Decimal128Dtype) else None)
+
     def factorize(self, use_na_sentinel: bool) -> tuple[cupy.ndarray, Index]:
+        if isinstance(self._column.dtype, Decimal128Dtype):
+            raise NotImplementedError("Unsupported column type passed to create an Index: DecimalColumn")
         codes, values = pd.factorize(self.to_pandas(), use_na_sentinel=use_na_sentinel)
         return cupy.asarray(codes), Index.from_pandas(pd.Index(values))
 
@@ -200,7 +210,7 @@ class DataFrame(_Rows):
     def dtypes(self) -> pd.Series[Any]:
         numpys = {label: c.dtype for label, c in self._columns.items()}
         return pd.Series(
-            {k: d if d == "str" or isinstance(d, CategoricalDtype) else np.dtype(d) for k, d in numpys.items()},
+            {k: d if d == "str" or isinstance(d, OBJECTS) else np.dtype(d) for k, d in numpys.items()},
             dtype=object,
         )
 
