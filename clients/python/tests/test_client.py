@@ -15,6 +15,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import grpc
 import millrace
 import numpy as np
 import pytest
@@ -121,6 +122,17 @@ def test_gather_reads_iterators(client: Client) -> None:
     assert client.gather(named.values()) == client.gather(f for f in named.values()) == [2, 3]
     with pytest.raises(TypeError, match="among them is 5"):
         as_completed().add(5)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_server_that_is_no_scheduler() -> None:
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        with pytest.raises(ConnectionError, match="another server than a scheduler"):
+            Client(f"127.0.0.1:{port}", timeout=PATIENCE)
+    finally:
+        server.stop(0).wait()
 
 
 def test_a_client_that_waits_for_ever(cluster: LocalCluster) -> None:

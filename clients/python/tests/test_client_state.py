@@ -62,6 +62,16 @@ def test_the_current_client(cluster: LocalCluster) -> None:
             assert get_client() is second
 
 
+def test_a_client_that_is_no_default_is_not_the_default_client(cluster: LocalCluster) -> None:
+    with Client(cluster, set_as_default=False) as only:
+        for found in default_client, Client.current:
+            with pytest.raises(ValueError, match="is the default one"):
+                found()
+        assert get_client() is only and default_client(only) is only
+        with only.as_current():
+            assert default_client() is Client.current() is only
+
+
 async def test_the_current_client_of_an_event_loop(cluster: LocalCluster) -> None:
     client = AsyncClient(cluster)
     assert client.status == "newly-created" and client.asynchronous

@@ -114,8 +114,19 @@ def _of_task(session: Session | None, timeout: float) -> Client:
 
 
 def default_client(c: Client | AsyncClient | None = None) -> Client | AsyncClient:
-    """Returns this client; without one, that of `get_client`."""
-    return get_client() if c is None else c
+    """Returns this client; without one, that of `get_client`.
+
+    Raises:
+        ValueError: there is none, or all were opened with `set_as_default=False`, and none of them
+            is the current one.
+    """
+    if c is not None:
+        return c
+    found: Any = get_client()  # an AsyncClient in an event loop
+    client: Client = found.sync if isinstance(found, AsyncClient) else found
+    if client._default or _registry.current_client() is client:
+        return found
+    raise ValueError(_registry.no_default())
 
 
 _current = CurrentClient(get_client)
@@ -281,14 +292,14 @@ class Client(
         opened as a default, in this thread or asyncio task.
 
         Args:
-            allow_global: without one, return that of `get_client`.
+            allow_global: without one, return that of `default_client`.
 
         Raises:
             ValueError: there is none.
         """
         if not allow_global and _registry.current_client() is None:
             raise ValueError("there is no current client here: open one by `with millrace.Client(...):`")
-        return get_client()
+        return default_client()  # pyright: ignore[reportReturnType]  # an AsyncClient in an event loop
 
     # ---- workers ---------------------------------------------------------------------------------
 

@@ -85,6 +85,11 @@ class Connection:
             try:
                 return self.stub.OpenClient(request, metadata=self.metadata, timeout=max(left, 0.1))
             except grpc.RpcError as e:
+                if isinstance(e, grpc.Call) and e.code() == grpc.StatusCode.UNIMPLEMENTED:
+                    raise errors.SchedulerLostError(
+                        f"cannot join the cluster at {self.address}: another server than a scheduler of Millrace answers "
+                        f"there: check the address and the port to connect to ({e.details()})"
+                    ) from None
                 # wait_for_ready would report only a timeout, without the cause.
                 refused = isinstance(e, grpc.Call) and e.code() == grpc.StatusCode.UNAVAILABLE
                 if not refused or time.monotonic() + pause > deadline:

@@ -38,6 +38,14 @@ def no_client() -> str:
     return "there is no client in this process: open one with millrace.Client(...)"
 
 
+def no_default() -> str:
+    """Returns the text of the error that no client is a default."""
+    return (
+        "no client of this process is the default one: all were opened with set_as_default=False. Pass the client, or "
+        "use it in a block of `with client.as_current():`"
+    )
+
+
 _lock = threading.Lock()
 # Open clients: those that are no default, then the others, the most recently opened one last.
 # Guarded by _lock.
