@@ -4,8 +4,8 @@
         [--only NAME...]
 
 TESTS is the folder distributed/tests of a checkout of distributed. Tests are run that use its
-public interface only (public_tests.py). Those that fail with Millrace are run with distributed
-itself on workers that are processes, and count if they pass.
+public interface only (public_tests.py), with Millrace and with distributed itself on workers that
+are processes. Those that pass with distributed count.
 Results are kept in out/compat/distributed, and a run that was interrupted continues there; --again
 runs Millrace's part anew. A run of all tests writes its section of docs/compat.md.
 """
@@ -13,8 +13,10 @@ runs Millrace's part anew. A run of all tests writes its section of docs/compat.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -32,13 +34,16 @@ FILES = (
 INTRODUCTION = (
     "`make compat` also runs tests of distributed {version} with `millrace.as_distributed` in the place of "
     "distributed: those of {files}. Their fixtures are translated: scheduler and workers are processes that tests "
-    "share, not objects in the test's process. Tests count that use the public interface only; of those that fail "
-    "with Millrace, only the ones that pass with distributed itself on such processes, or do not end there in time."
+    "share, not objects in the test's process. Tests count that use the public interface only, and that pass with "
+    "distributed itself on such processes."
 )
 #: The least share that must pass.
 GOAL = 0.95
 #: A test that takes longer fails, in seconds.
 LIMIT = 60
+#: Number of tests of distributed that share a process, and the longest time of such a process, in
+#: seconds.
+GROUP, GROUP_LIMIT = 20, 300
 
 
 def public_names() -> frozenset[str]:
@@ -59,8 +64,53 @@ def copy_tests(tests: Path, out: Path) -> dict[str, str]:
     return excluded
 
 
-def run_tests(python: str, scheduler: str, folder: Path, tests: list[str]) -> Results:
-    out = folder / f"{scheduler}.jsonl"
+def run_ours(python: str, folder: Path, tests: list[str]) -> Results:
+    """Runs tests with Millrace that have no result yet, in one process."""
+    out = folder / "millrace.jsonl"
+    returncode = start(python, "millrace", folder, out, tests or [f"test_{name}.py" for name in FILES]).wait()
+    if returncode not in (0, 1, 5):  # 5: there was no test left
+        raise SystemExit(f"pytest ended with {returncode} for millrace")
+    return results_of(out)
+
+
+def run_theirs(python: str, folder: Path, tests: list[str]) -> Results:
+    """Runs tests with distributed that have no result yet. After a test that fails, distributed may
+    leave processes that keep a processor busy, so that later tests fail, too. Because of this, some
+    tests at a time share a process, and those that do not pass there are run again, each alone."""
+    together, alone = folder / "distributed.jsonl", folder / "distributed-alone.jsonl"
+    left = [t for t in tests if t not in results_of(together)]
+    for at in range(0, len(left), GROUP):
+        run_group(python, folder, together, left[at : at + GROUP])
+    passed = {t: r for t, r in results_of(together).items() if r.outcome != "failed"}
+    known = results_of(alone)
+    for test in (t for t in tests if t not in passed and t not in known):
+        if not run_group(python, folder, alone, [test]):
+            row = {"test": test, "outcome": "failed", "seconds": GROUP_LIMIT, "message": "Timeout of its process"}
+            with alone.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+    return {t: r for t, r in (results_of(alone) | passed).items() if t in tests}
+
+
+def run_group(python: str, folder: Path, out: Path, tests: list[str]) -> bool:
+    """Runs tests with distributed in one process, and ends all processes that they leave. Returns
+    whether the process has ended in time."""
+    started = start(python, "distributed", folder, out, tests, start_new_session=True)
+    try:
+        started.wait(GROUP_LIMIT)
+    except subprocess.TimeoutExpired:
+        return False
+    else:
+        return True
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(started.pid, signal.SIGKILL)
+        started.wait()
+
+
+def start(
+    python: str, scheduler: str, folder: Path, out: Path, tests: list[str], *, start_new_session: bool = False
+) -> subprocess.Popen[bytes]:
+    """Starts pytest for some tests."""
     env = dict(
         os.environ,
         COMPAT_SCHEDULER=scheduler,
@@ -71,23 +121,21 @@ def run_tests(python: str, scheduler: str, folder: Path, tests: list[str]) -> Re
     )
     options = ["-q", "-p", "distributed_suite", "-p", "no:cacheprovider", "-p", "no:asyncio", f"--timeout={LIMIT}"]
     command = [python, "-m", "pytest", *options, "--tb=native", "--no-summary", "-W", "ignore", "-c", os.devnull]
-    command += [f"--rootdir={folder / 'tests'}", *(tests or [f"test_{name}.py" for name in FILES])]
-    done = subprocess.run(command, env=env, cwd=folder / "tests", check=False)
-    if done.returncode not in (0, 1, 5):  # 5: there was no test left
-        raise SystemExit(f"pytest ended with {done.returncode} for {scheduler}")
-    return results_of(out)
+    command += [f"--rootdir={folder / 'tests'}", *tests]
+    return subprocess.Popen(command, env=env, cwd=folder / "tests", start_new_session=start_new_session)
 
 
 class Share:
     """Which tests count, and which of them pass."""
 
     def __init__(self, excluded: dict[str, str], ours: Results, theirs: Results) -> None:
-        self.excluded = dict(excluded)
-        self.passing = [t for t, r in ours.items() if r.outcome == "passed"]
-        failing = [t for t, r in ours.items() if r.outcome == "failed"]
-        self.failing = [t for t in failing if t not in theirs or theirs[t].outcome == "passed"]
-        self.excluded |= {t: LATE if late(theirs[t]) else PROCESSES for t in failing if t not in self.failing}
-        self.share = len(self.passing) / max(len(self.passing) + len(self.failing), 1)
+        ran = {t: r for t, r in ours.items() if r.outcome != "skipped" and t.partition("[")[0] not in excluded}
+        counted = [t for t in ran if t in theirs and theirs[t].outcome == "passed"]
+        self.passing = [t for t in counted if ran[t].outcome == "passed"]
+        self.failing = [t for t in counted if ran[t].outcome == "failed"]
+        left_out = {t: theirs[t] for t in ran if t not in counted and t in theirs}
+        self.excluded = excluded | {t: LATE if late(r) else PROCESSES for t, r in left_out.items()}
+        self.share = len(self.passing) / max(len(counted), 1)
 
     def lines(self) -> list[str]:
         return [
@@ -167,9 +215,8 @@ def main() -> None:
     (folder / "excluded.json").write_text(json.dumps(excluded, indent=1))
     if given.again:
         (folder / "millrace.jsonl").unlink(missing_ok=True)
-    ours = run_tests(given.python, "millrace", folder, given.only)
-    failing = [t for t, r in ours.items() if r.outcome == "failed"]
-    theirs = run_tests(given.python_with_distributed, "distributed", folder, failing) if failing else {}
+    ours = run_ours(given.python, folder, given.only)
+    theirs = run_theirs(given.python_with_distributed, folder, [t for t, r in ours.items() if r.outcome != "skipped"])
     compared = Share(excluded, ours, theirs)
     print("\n".join(compared.lines()))
     for test in sorted(compared.failing):

@@ -24,7 +24,7 @@ SHAPE = "It needs servers of its own classes or with arguments of their own."
 TLS = "It needs TLS."
 SLOW = "Its authors mark it as slow or skip it."
 #: Reasons that only a run tells.
-PROCESSES = "It fails with distributed itself when scheduler and workers are processes of their own."
+PROCESSES = "It fails with distributed itself in this run, whose scheduler and workers are processes of their own."
 LATE = "It does not end in time with distributed itself, on the machine of this run."
 REASONS = (SLOW, TLS, PRIVATE, INSIDE, UNLISTED, MACHINERY, SCHEDULER_CODE, SHAPE, CONFIG, PROCESSES, LATE)
 
@@ -43,6 +43,8 @@ UNDOCUMENTED = frozenset(
     "futures refcount id scheduler scheduler_comm connection_pool extensions security cluster coroutines loop "
     "direct_to_workers data generation".split()
 )
+#: Those of as_completed and of semaphores.
+UNDOCUMENTED_OF_OTHERS = frozenset({("ac", "queue"), ("sem", "refresh_callback"), ("s2", "refresh_callback")})
 #: Names of the public interface, and attributes, that run Python inside of the scheduler.
 IN_SCHEDULER = frozenset({"SchedulerPlugin", "run_on_scheduler", "dask_scheduler"})
 #: Public names whose objects are the servers themselves.
@@ -111,15 +113,12 @@ class File:
                     return MACHINERY
             elif name not in self._public | UTILITIES:
                 return UNLISTED
-        clients = {"c", "client", "e", "c1", "c2", "cc"}
-        if any(
-            isinstance(n, ast.Attribute)
-            and n.attr in UNDOCUMENTED
-            and isinstance(n.value, ast.Name)
-            and n.value.id in clients
-            for n in nodes
-        ):
-            return UNLISTED
+        clients = {"c", "client", "e", "c1", "c2", "c3", "c4", "cc"}
+        for node in nodes:
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                owner, name = node.value.id, node.attr
+                if (owner in clients and name in UNDOCUMENTED) or (owner, name) in UNDOCUMENTED_OF_OTHERS:
+                    return UNLISTED
         return self._judge_shape(nodes, names)
 
     def _judge_shape(self, nodes: list[ast.AST], names: set[str]) -> str:

@@ -63,6 +63,9 @@ def test_unlisted():
 def test_unlisted_attribute(c):
     assert c.refcount
 
+def test_unlisted_attribute_of_another_object(ac):
+    assert ac.queue
+
 def test_machinery():
     BlockedGatherDep()
 
@@ -102,6 +105,7 @@ def test_each_rule_finds_its_tests(file: Any) -> None:
         "test_private_import": public.PRIVATE,
         "test_unlisted": public.UNLISTED,
         "test_unlisted_attribute": public.UNLISTED,
+        "test_unlisted_attribute_of_another_object": public.UNLISTED,
         "test_machinery": public.MACHINERY,
         "test_scheduler_code": public.SCHEDULER_CODE,
         "test_shape": public.SHAPE,
