@@ -9,7 +9,7 @@ import (
 // Check tests all invariants between calls. Its time is proportional to everything that the machine
 // knows.
 func (m *Machine) Check() error {
-	k := &checker{m: m, places: map[*stored]int{}, lines: map[*request]int{}, locks: map[*grant]int{}, openers: map[*queue]int{}, unleased: map[*space]int{}}
+	k := &checker{m: m, used: map[string]uint64{}, places: map[*stored]int{}, lines: map[*request]int{}, locks: map[*grant]int{}, openers: map[*queue]int{}, unleased: map[*space]int{}}
 	// order-free: the order changes only the order of the problems.
 	for id, c := range m.clients {
 		k.client(c)
@@ -44,7 +44,7 @@ func (m *Machine) Check() error {
 type checker struct {
 	m        *Machine
 	problems []error
-	used     uint64
+	used     map[string]uint64 // by namespace
 	places   map[*stored]int
 	// lines counts the lines in which a request stands; locks the locks that list a grant.
 	lines   map[*request]int
@@ -96,7 +96,7 @@ func (k *checker) client(c *client) {
 		if len(g.names) == 0 || g.client != c {
 			k.fail("client %d has a grant of %d locks, of client %d", uint64(c.id), len(g.names), uint64(g.client.id))
 		}
-		k.used += requestBytes + 64*uint64(len(g.names))
+		k.used[g.space.name] += requestBytes + 64*uint64(len(g.names))
 	}
 	for _, q := range c.queues {
 		k.openers[q]++
@@ -111,7 +111,7 @@ func (k *checker) request(r *request) {
 		return
 	}
 	k.seen = append(k.seen, r)
-	k.used += requestBytes
+	k.used[r.space.name] += requestBytes
 	for _, v := range r.got {
 		k.places[v]++
 	}
@@ -130,7 +130,7 @@ func (k *checker) request(r *request) {
 		}
 		if ask, ok := r.ask.(Acquire); ok {
 			k.lines[r] = len(ask.Names)
-			k.used += 64 * uint64(len(ask.Names))
+			k.used[r.space.name] += 64 * uint64(len(ask.Names))
 		}
 		if r.value != nil {
 			k.places[r.value]++
@@ -142,7 +142,7 @@ func (k *checker) space(s *space) {
 	names := 0
 	count := func(name string) {
 		names++
-		k.used += nameBytes + uint64(len(name))
+		k.used[s.name] += nameBytes + uint64(len(name))
 	}
 	// order-free: the order changes only the order of the problems.
 	for name, sem := range s.semaphores {
@@ -179,7 +179,7 @@ func (k *checker) space(s *space) {
 		k.topic(t)
 	}
 	if s.metadata != nil {
-		k.node(s.metadata, count)
+		k.node(s, s.metadata, count)
 	}
 	if names != s.names || names == 0 {
 		k.fail("namespace %q has %d names, and counts %d", s.name, names, s.names)
@@ -246,14 +246,14 @@ func (k *checker) topic(t *topic) {
 	}
 }
 
-func (k *checker) node(n *node, count func(string)) {
-	k.used += uint64(len(n.leaf))
+func (k *checker) node(s *space, n *node, count func(string)) {
+	k.used[s.name] += uint64(len(n.leaf))
 	if len(n.names) != len(n.children) || n.leaf != nil && len(n.names) > 0 {
 		k.fail("metadata: a node has %d names, %d children, and %d bytes", len(n.names), len(n.children), len(n.leaf))
 	}
 	for _, name := range n.names {
 		count(name)
-		k.node(n.children[name], count)
+		k.node(s, n.children[name], count)
 	}
 }
 
@@ -261,7 +261,7 @@ func (k *checker) node(n *node, count func(string)) {
 func (k *checker) totals() {
 	// order-free: sums.
 	for v, places := range k.places {
-		k.used += v.size()
+		k.used[v.namespace] += v.size()
 		if v.places != places {
 			k.fail("a value with hold %d is in %d places, and counts %d", v.Hold, places, v.places)
 		}
@@ -289,8 +289,19 @@ func (k *checker) totals() {
 	if bytes != k.m.unleasedBytes {
 		k.fail("calls without a client take %d bytes, and counted are %d", bytes, k.m.unleasedBytes)
 	}
-	if k.used != k.m.used {
-		k.fail("%d bytes are in use, and counted are %d", k.used, k.m.used)
+	used := uint64(0)
+	// order-free: sums, and the order changes only the order of the problems.
+	for name, bytes := range k.used {
+		used += bytes
+		if bytes != k.m.usedBy[name] {
+			k.fail("in namespace %q %d bytes are in use, and counted are %d", name, bytes, k.m.usedBy[name])
+		}
+		if bytes == 0 {
+			delete(k.used, name)
+		}
+	}
+	if used != k.m.used || len(k.used) != len(k.m.usedBy) {
+		k.fail("%d bytes are in use in %d namespaces, and counted are %d in %d", used, len(k.used), k.m.used, len(k.m.usedBy))
 	}
 	if n := len(k.seen); n != len(k.m.timers) {
 		k.fail("%d calls are known, and %d have a deadline", n, len(k.m.timers))

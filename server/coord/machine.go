@@ -17,7 +17,9 @@ import (
 
 // Config are the limits of a machine. Zero fields mean the defaults named here.
 type Config struct {
-	// Bytes bounds the values, names and waiting calls of all namespaces together. 0: 512 MiB.
+	// Bytes bounds the values, names and waiting calls of all namespaces together. 0: 512 MiB. One
+	// namespace may take as much as is free for all, so alone it takes half, and never all: a rule
+	// of shared buffers in switches (Choudhury, Hahne: dynamic queue length thresholds, 1998).
 	Bytes uint64
 	// Names bounds the names in one namespace. 0: 100,000.
 	Names int
@@ -61,8 +63,10 @@ type Machine struct {
 	// listening are the requests with a caller, by ticket.
 	listening map[uint64]*request
 	timers    timers
-	// used is the memory that counts against Config.Bytes.
-	used uint64
+	// used is the memory that counts against Config.Bytes, usedBy that of each namespace. Only use
+	// and giveBack change them.
+	used   uint64
+	usedBy map[string]uint64
 	// unleasedBytes is the sum of those of all namespaces.
 	unleasedBytes uint64
 	// sequence numbers requests in the order in which they came.
@@ -80,6 +84,7 @@ func New(config Config) *Machine {
 	config.TopicBytes = cmp.Or(config.TopicBytes, 16<<20)
 	return &Machine{
 		config: config, spaces: map[string]*space{}, clients: map[ids.ClientID]*client{}, listening: map[uint64]*request{},
+		usedBy: map[string]uint64{},
 	}
 }
 
@@ -192,8 +197,18 @@ func (m *Machine) end() []Effect {
 
 func (m *Machine) emit(effect Effect) { m.out = append(m.out, effect) }
 
-// room reports whether some bytes more fit.
-func (m *Machine) room(bytes uint64) bool { return m.used+bytes <= m.config.Bytes }
+// use counts memory that a namespace takes, giveBack memory that it takes no more.
+func (m *Machine) use(namespace string, bytes uint64) {
+	m.used += bytes
+	m.usedBy[namespace] += bytes
+}
+
+func (m *Machine) giveBack(namespace string, bytes uint64) {
+	m.used -= bytes
+	if m.usedBy[namespace] -= bytes; m.usedBy[namespace] == 0 {
+		delete(m.usedBy, namespace)
+	}
+}
 
 // space is the state of one namespace. It is dropped when it is empty.
 type space struct {
@@ -231,21 +246,21 @@ func (m *Machine) roomFor(s *space, what string, bytes uint64, names ...string) 
 	for _, name := range names {
 		bytes += nameBytes + uint64(len(name))
 	}
-	if !m.room(bytes) {
-		return full(what, "the scheduler keeps %d bytes for coordination and may keep %d: take values from queues, delete variables, or scatter data and store the futures",
-			m.used, m.config.Bytes)
+	if own := m.usedBy[s.name]; own+bytes > m.config.Bytes-min(m.used, m.config.Bytes) {
+		return full(what, "the scheduler keeps %d bytes for namespace %q, %d for all, and may keep %d; one namespace may have as much as is free: take values from queues, delete variables, or scatter data and store the futures",
+			own, s.name, m.used, m.config.Bytes)
 	}
 	return nil
 }
 
 func (m *Machine) addName(s *space, name string) {
 	s.names++
-	m.used += nameBytes + uint64(len(name))
+	m.use(s.name, nameBytes+uint64(len(name)))
 }
 
 func (m *Machine) dropName(s *space, name string) {
 	s.names--
-	m.used -= nameBytes + uint64(len(name))
+	m.giveBack(s.name, nameBytes+uint64(len(name)))
 	m.tidySpace(s)
 }
 

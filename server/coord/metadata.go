@@ -35,7 +35,7 @@ type node struct {
 func (m *Machine) child(s *space, n *node, name string) *node {
 	c := n.children[name]
 	if c == nil {
-		m.used -= uint64(len(n.leaf))
+		m.giveBack(s.name, uint64(len(n.leaf)))
 		n.leaf = nil
 		if n.children == nil {
 			n.children = map[string]*node{}
@@ -59,7 +59,7 @@ func (m *Machine) removeChild(s *space, n *node, name string) {
 
 // clearNode removes the leaf and the children of a node.
 func (m *Machine) clearNode(s *space, n *node) {
-	m.used -= uint64(len(n.leaf))
+	m.giveBack(s.name, uint64(len(n.leaf)))
 	n.leaf = nil
 	for len(n.names) > 0 {
 		m.removeChild(s, n, n.names[len(n.names)-1])
@@ -110,7 +110,7 @@ func (s *space) missing(path []string) int {
 
 func (m *Machine) fill(s *space, n *node, tree *Tree) {
 	n.leaf = tree.Leaf
-	m.used += uint64(len(n.leaf))
+	m.use(s.name, uint64(len(n.leaf)))
 	for i := range tree.Trees {
 		m.fill(s, m.child(s, n, tree.Names[i]), &tree.Trees[i])
 	}

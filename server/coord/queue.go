@@ -67,7 +67,7 @@ func (s *space) tidyQueue(m *Machine, q *queue) {
 func (m *Machine) enterPut(r *request, ask PutInQueue) {
 	q := m.queue(r.space, ask.Name, ask.MaxSize)
 	m.open(q, r.client)
-	r.value = m.store(ask.Value)
+	r.value = m.store(r.space.name, ask.Value)
 	// The request stands for the name from here on; its value is in r.value.
 	r.ask = PutInQueue{Name: ask.Name}
 	q.puts = append(q.puts, r)

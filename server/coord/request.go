@@ -60,7 +60,7 @@ func (m *Machine) ask(call *Call) *Error {
 		sequence: m.sequence, client: m.client(call.Client), id: call.ID, space: m.space(call.Namespace), ask: call.Ask,
 		ticket: call.Ticket, keep: call.Keep && call.ID != "", cost: costOf(call.Ask),
 	}
-	m.used += requestBytes
+	m.use(r.space.name, requestBytes)
 	m.listening[r.ticket] = r
 	m.waits(r, true)
 	if c := r.client; c != nil {
@@ -375,7 +375,7 @@ func (m *Machine) undo(r *request) {
 func (m *Machine) forget(r *request) {
 	r.gone = true
 	m.disarm(r)
-	m.used -= requestBytes
+	m.giveBack(r.space.name, requestBytes)
 	if r.ticket != 0 {
 		delete(m.listening, r.ticket)
 		r.ticket = 0

@@ -64,7 +64,7 @@ func (s *space) checkLimits(ask Acquire) *Error {
 }
 
 func (m *Machine) enterSemaphores(r *request, ask Acquire) {
-	m.used += uint64(len(ask.Names)) * 64
+	m.use(r.space.name, uint64(len(ask.Names))*64)
 	for _, name := range ask.Names {
 		sem := r.space.semaphores[name]
 		if sem == nil {
@@ -78,7 +78,7 @@ func (m *Machine) enterSemaphores(r *request, ask Acquire) {
 }
 
 func (m *Machine) leaveSemaphores(r *request, ask Acquire) {
-	m.used -= uint64(len(ask.Names)) * 64
+	m.giveBack(r.space.name, uint64(len(ask.Names))*64)
 	for _, name := range ask.Names {
 		sem := r.space.semaphores[name]
 		sem.waiting = without(sem.waiting, r)
@@ -127,7 +127,7 @@ func (s *space) turns(r *request) (got []string) {
 // acquire makes a request the holder of locks.
 func (m *Machine) acquire(r *request, got []string) {
 	ask := r.ask.(Acquire)
-	m.used -= uint64(len(ask.Names)) * 64
+	m.giveBack(r.space.name, uint64(len(ask.Names))*64)
 	g := &grant{client: r.client, id: r.id, space: r.space, ask: ask, names: got}
 	for _, name := range ask.Names {
 		sem := r.space.semaphores[name]
@@ -138,7 +138,7 @@ func (m *Machine) acquire(r *request, got []string) {
 		sem.holders = append(sem.holders, g)
 	}
 	r.client.grants = append(r.client.grants, g)
-	m.used += requestBytes + uint64(len(got))*64
+	m.use(r.space.name, requestBytes+uint64(len(got))*64)
 	r.grant = g
 	m.meet(r, Answer{Met: true, Names: slices.Clone(got)})
 }
@@ -150,10 +150,10 @@ func (m *Machine) release(g *grant, names []string) {
 		sem := g.space.semaphores[name]
 		sem.holders = slices.Delete(sem.holders, slices.Index(sem.holders, g), slices.Index(sem.holders, g)+1)
 		g.names = slices.DeleteFunc(slices.Clone(g.names), func(n string) bool { return n == name })
-		m.used -= 64
+		m.giveBack(g.space.name, 64)
 	}
 	if len(g.names) == 0 {
-		m.used -= requestBytes
+		m.giveBack(g.space.name, requestBytes)
 		c := g.client
 		c.grants = slices.DeleteFunc(c.grants, func(other *grant) bool { return other == g })
 		m.tidyClient(c)

@@ -106,7 +106,7 @@ func (m *Machine) Publish(now time.Time, namespace, name string, values []Value,
 	t := m.topic(s, name)
 	for _, value := range values {
 		t.number++
-		t.messages = append(t.messages, &message{t.number, now, m.store(value)})
+		t.messages = append(t.messages, &message{t.number, now, m.store(s.name, value)})
 		t.bytes += value.size()
 	}
 	line := t.waiting

@@ -29,12 +29,13 @@ func (v *Value) size() uint64 {
 // stored is a value with the number of places that it is in.
 type stored struct {
 	Value
-	places int
+	namespace string
+	places    int
 }
 
-func (m *Machine) store(v Value) *stored {
-	m.used += v.size()
-	return &stored{Value: v, places: 1}
+func (m *Machine) store(namespace string, v Value) *stored {
+	m.use(namespace, v.size())
+	return &stored{Value: v, namespace: namespace, places: 1}
 }
 
 // unstore takes a value out of one place. After the last one, its results are not held any more.
@@ -42,7 +43,7 @@ func (m *Machine) unstore(v *stored) {
 	if v.places--; v.places > 0 {
 		return
 	}
-	m.used -= v.size()
+	m.giveBack(v.namespace, v.size())
 	if v.Hold != 0 {
 		m.emit(Effect{Kind: EffectUnheld, Hold: v.Hold})
 	}

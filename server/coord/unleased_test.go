@@ -1,6 +1,8 @@
 package coord_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -58,5 +60,36 @@ func TestWaitingCallsWithoutAClientAreBounded(t *testing.T) {
 	refused(put("k", 9_400))
 	if err := m.Check(); err != nil {
 		t.Error(err)
+	}
+}
+
+// One namespace cannot take all of the memory: what is free is shared with those that come later.
+func TestANamespaceLeavesRoomForOthers(t *testing.T) {
+	const limit = 100_000
+	m := coord.New(coord.Config{Bytes: limit})
+	now := time.Unix(0, 0)
+	fill := func(namespace string) (kept int) {
+		for ; ; kept++ {
+			_, err := m.SetVariable(now, namespace, fmt.Sprint("v", kept), coord.Value{Data: make([]byte, 680)}, nil)
+			if err != nil {
+				if err.Kind != coord.ErrFull || !strings.Contains(err.Message, namespace) {
+					t.Error(err)
+				}
+				return kept
+			}
+		}
+	}
+	// Each value takes 1,002 bytes with its name, or 1,003.
+	for i, want := range []int{50, 25, 12, 6, 3} {
+		if got := fill(fmt.Sprint("n", i)); got < want-1 || got > want {
+			t.Errorf("namespace %d kept %d values of 1 kB, want %d", i, got, want)
+		}
+		if err := m.Check(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.DeleteVariable(now, "n0", "v0", nil)
+	if got := fill("n5"); got != 1 && got != 2 {
+		t.Errorf("after a value was deleted, another namespace keeps %d", got)
 	}
 }

@@ -64,7 +64,7 @@ func (m *Machine) SetVariable(now time.Time, namespace, name string, value Value
 	if v.value != nil {
 		m.unstore(v.value)
 	}
-	v.value = m.store(value)
+	v.value = m.store(s.name, value)
 	line := v.waiting
 	v.waiting = nil
 	for _, r := range line {
