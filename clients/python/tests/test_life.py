@@ -518,3 +518,20 @@ def test_a_submission_that_meets_a_closed_lease(cluster: LocalCluster, monkeypat
     client.close()
     with pytest.raises(errors.SchedulerLostError, match="closed"):
         future.result(PATIENCE)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_client_whose_sender_has_failed_says_so(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wait for an answer that nobody will give ends with an error."""
+    with Client(cluster) as client:
+        sender = client.session._sender
+
+        def fail() -> bool:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(sender, "_round", fail)
+        assert client.submit(inc, 1, pure=False).result(PATIENCE) == 2  # the last round
+        sender.thread.join(PATIENCE)
+        client.submit(inc, 1, pure=False)
+        with pytest.raises(errors.SchedulerLostError, match="the thread that sends the tasks"):
+            client.session.flush()

@@ -124,8 +124,12 @@ class Sender:
         end are never answered."""
         closed = self._connection
         while not answered.wait(1.0 if not closed.closed else 0.0):
-            if closed.closed and not self.thread.is_alive():
-                closed.check_open()
+            if self.thread.is_alive() or answered.is_set():
+                continue
+            closed.check_open()
+            raise errors.SchedulerLostError(
+                "the thread that sends the tasks of this client has ended by an error, which it printed: open a new client"
+            )
 
     def end(self) -> None:
         """Ends the thread, after the commands that are queued."""
