@@ -71,13 +71,19 @@ def test_an_error_of_a_call_is_a_warning(late_module: str) -> None:
 
 
 DEGRADED = """
-import sys, warnings
+import logging, sys, warnings
 import pandas as pd
 from millrace._dask import _default
 # As if the private parts of Dask that these modules import had other names.
 sys.modules["millrace._dask._shuffle"] = sys.modules["millrace._dask._rechunk"] = None
 current = _default.CurrentClient(lambda: None)
 _default.opened(current, current)
+logged = []
+log = logging.getLogger("millrace")
+log.setLevel(logging.INFO)
+handler = logging.Handler()
+handler.emit = lambda record: logged.append(record.getMessage())
+log.addHandler(handler)
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     import dask.array as da
@@ -87,8 +93,8 @@ with warnings.catch_warnings(record=True) as caught:
     assert len(frame.merge(frame, on="k", broadcast=False).compute(scheduler="sync")) == 9
     assert da.ones((4, 4), chunks=(2, 4)).rechunk((4, 2)).sum().compute(scheduler="sync") == 16
 told = [str(w.message) for w in caught if "millrace" in str(w.message)]
-assert len(told) == 4, told
-assert all("does not know the private parts of Dask" in t for t in told), told
+assert len(told) == 1 and "does not know the private parts of Dask" in told[0], told
+assert len(logged) == 3 and "merges are planned by Dask alone" in " ".join([*told, *logged]), logged
 _default.closed(current)
 import dask
 assert dask.config.get("dataframe.shuffle.method", None) is None

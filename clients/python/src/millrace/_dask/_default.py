@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import logging
 import sys
 import threading
 import warnings
@@ -25,6 +26,7 @@ _METHOD, _OTHERS = "millrace", "p2p"
 #: Names by which users choose the scheduler.
 _NAMES = ("millrace", "distributed", "dask.distributed")
 
+_log = logging.getLogger("millrace")
 _lock = threading.RLock()
 # The clients that are Dask's default, the most recently opened one last. Guarded by _lock.
 _clients: list[Any] = []
@@ -38,6 +40,8 @@ _waits = False
 _USE_LOCKS = ("dask.utils", "dask.array.core", "dask.dataframe.io.hdf")
 # The functions of Dask's modules were replaced, or will be at their import. Guarded by _lock.
 _extended = False
+# A warning has said that Dask has other private parts. Guarded by _lock.
+_told = False
 
 
 class CurrentClient:
@@ -127,7 +131,8 @@ def serves(method: str | None) -> bool:
 
 def _extend(name: str, change: Callable[[Any], object], without: str, setting: str | None = None) -> None:
     """Changes a module of Dask when it is imported. If Dask has other private parts than those that
-    are changed, a warning says so, and Dask works without the change.
+    are changed, Dask works without the change. The first such module is a warning, the others are
+    written to the log.
 
     Args:
         name: the module.
@@ -137,16 +142,23 @@ def _extend(name: str, change: Callable[[Any], object], without: str, setting: s
     """
 
     def changed(module: Any) -> None:
+        global _told
         try:
             change(module)
         except Exception as e:
             dask: Any = sys.modules["dask"]
-            warnings.warn(
-                f"millrace does not know the private parts of Dask {dask.__version__} ({name}: {type(e).__name__}: "
-                f"{e}): {without}. Install a newer millrace, or the Dask for which this one was made",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+            with _lock:
+                told, _told = _told, True
+            if told:
+                _log.info("no private parts of Dask are known in %s (%s: %s): %s", name, type(e).__name__, e, without)
+            else:
+                warnings.warn(
+                    f"millrace does not know the private parts of Dask {dask.__version__} ({name}: {type(e).__name__}: "
+                    f"{e}): {without}. Install a newer millrace, or the Dask for which this one was made. Other parts "
+                    'of which this is true are written to the log "millrace" at level INFO',
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
             if setting is not None:
                 with _lock:
                     _SETTINGS[setting] = "tasks"
