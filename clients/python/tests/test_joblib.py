@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 from conftest import PATIENCE
 from millrace import Client, LocalCluster
+from sklearn.base import clone
 from sklearn.datasets import load_iris
+from sklearn.ensemble import RandomForestClassifier
 from sklearn.model_selection import GridSearchCV
 from sklearn.svm import SVC
 
@@ -63,6 +65,20 @@ def test_nested_calls_run_in_other_slots(client: Client) -> None:
     with joblib.parallel_config("millrace"):
         found = joblib.Parallel(batch_size=1)(joblib.delayed(inner)(2) for _ in range(3))
     assert all(len(processes) > 1 for processes in found)
+
+
+@pytest.mark.long
+def test_a_search_over_forests(client: Client) -> None:
+    """Each fit of the search, which is a task, calls joblib for its trees."""
+    data = load_iris()
+    search = GridSearchCV(
+        RandomForestClassifier(n_estimators=4, random_state=1, n_jobs=2), {"max_depth": [2, 4]}, cv=2, n_jobs=-1
+    )
+    expected = clone(search).fit(data.data, data.target)
+    with joblib.parallel_config("millrace"):
+        search.fit(data.data, data.target)
+    assert search.best_params_ == expected.best_params_
+    assert np.array_equal(search.cv_results_["mean_test_score"], expected.cv_results_["mean_test_score"])
 
 
 @pytest.mark.parametrize("make", [lambda i: np.full(100_000, i), lambda i: bytes([i]) * 100_000])

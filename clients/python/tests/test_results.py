@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import functools
 import gc
 import operator
@@ -42,6 +43,15 @@ def test_scatter(client: Client) -> None:
     assert client.scatter(array, hash=False).key != one.key
     assert client.scatter(5, key="five").key == "five"
     assert client.scatter((1, 2))[1].result() == 2
+
+
+def test_scatter_spreads_evenly(client: Client) -> None:
+    for futures in (
+        client.scatter([np.full(10_000, n) for n in range(8)], hash=False),
+        [client.scatter(np.full(10_000, n), hash=False) for n in range(8)],
+    ):
+        holders = [worker for names in client.who_has(futures).values() for worker in names]
+        assert sorted(collections.Counter(holders).values()) == [4, 4], holders
 
 
 def test_an_idle_client_keeps_no_released_data(client: Client) -> None:
