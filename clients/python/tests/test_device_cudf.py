@@ -13,9 +13,10 @@ from typing import Any
 import cloudpickle
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from executor_worker import text_of
-from millrace._frames import _pieces
+from millrace._frames import _cudf, _pieces
 from millrace._pb.millrace.v1 import value_pb2
 from millrace._values import _serialize
 from test_device import _DELAY, FAKES, DeviceWorker, Fake, Recycling, setup
@@ -224,6 +225,9 @@ def test_keys_of_cudf_meet_whatever_their_width(cudf: Any) -> None:
 
     for narrow, wide in (("int32", "int64"), ("uint8", "int64"), ("float32", "float64")):
         assert pieces(narrow) == pieces(wide), narrow
+    flags = cudf.from_pandas(pd.DataFrame({"k": pd.Series([True, None, False] * 9, dtype="boolean")}))
+    number = [set(p["k"].to_pandas().dropna()) for p in _pieces.split_by_hash(flags, "k", 5)]
+    assert [f <= w for f, w in zip(number, pieces("int64"), strict=True)] == [True] * 5
     missing = cudf.from_pandas(pd.DataFrame({"k": pd.Series([None, *range(1, 50)], dtype="Int16")}))
     split = _pieces.split_by_hash(missing, "k", 5)
     whole = pieces("int64")
@@ -240,6 +244,24 @@ def test_decimals_of_cudf_meet_equal_numbers(cudf: Any) -> None:
         frame = cudf.Series([None, *values], dtype=cudf.Decimal128Dtype(38, scale), name="k").to_frame()
         pieces = [p["k"].to_pandas() for p in _pieces.split_by_hash(frame, "k", 5)]
         assert sum(map(len, pieces)) == 101 and [set(map(float, p.dropna())) for p in pieces] == want, scale
+
+
+@pytest.mark.parametrize(
+    ("dtype", "unit"),
+    [
+        (np.dtype("M8[ms]"), "ms"),
+        (np.dtype("m8[ns]"), "ns"),
+        (pd.ArrowDtype(pa.timestamp("us")), "us"),
+        (pd.ArrowDtype(pa.duration("s")), "s"),
+        (pd.ArrowDtype(pa.timestamp("us", "UTC")), None),
+        (pd.DatetimeTZDtype("us", "UTC"), None),
+        (pd.ArrowDtype(pa.date32()), None),
+        (np.dtype("i8"), None),
+    ],
+)
+def test_units_of_times_of_cudf(dtype: Any, unit: str | None) -> None:
+    """Series of cuDF have types of NumPy, pandas and Arrow. Times with a zone are hashed by the host."""
+    assert _cudf._unit(dtype) == unit
 
 
 def test_ranges_of_cudf(cudf: Any) -> None:

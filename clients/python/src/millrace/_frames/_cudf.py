@@ -70,7 +70,8 @@ def _hashes(column: Any) -> Any:
     unit = _unit(column.dtype)
     missing = cupy.asarray(column.isna().values)
     if getattr(column.dtype, "kind", "O") in "biuf":
-        values = column.fillna(0).astype("float64").values + 0.0  # -0.0 becomes 0.0
+        # Flags cannot be filled with a number, so they become one first. -0.0 becomes 0.0.
+        values = column.astype("float64").fillna(0.0).values + 0.0
         out = mixed(values.view(cupy.uint64))
         missing |= values != values
     elif unit is not None:

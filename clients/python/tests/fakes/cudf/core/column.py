@@ -89,7 +89,8 @@ class Column(Serializable):
             there = pa.array([None if m else v for v, m in zip(values, missing, strict=True)], dtype.to_arrow())
             host = np.frombuffer(there.buffers()[1], np.int64)
         else:
-            host = values.fillna(0).to_numpy(dtype) if mask is not None else values.to_numpy(dtype)
+            filler = False if np.dtype(dtype).kind == "b" else 0
+            host = values.fillna(filler).to_numpy(dtype) if mask is not None else values.to_numpy(dtype)
         return cls(dtype, len(values), _numbers(host).data, mask, [])
 
     def to_pandas(self) -> pd.Series[Any]:
@@ -110,6 +111,8 @@ class Column(Serializable):
         missing = np.frombuffer(self.mask.memoryview(), bool)
         if values.dtype.kind in "iu":
             values = values.astype(values.dtype.name.capitalize().replace("Ui", "UI"))
+        elif values.dtype.kind == "b":
+            values = values.astype("boolean")
         return values.mask(missing)
 
     def _host(self) -> Any:

@@ -172,6 +172,8 @@ class Series(_Rows):
         return Series({self.name: Column.from_pandas(values, dtype)}, self.index)
 
     def fillna(self, value: Any) -> Series:
+        if self._column.dtype == "|b1" and not isinstance(value, bool):
+            raise TypeError(f"Cannot safely cast non-equivalent {type(value).__name__} to bool")
         return Series(self.to_pandas().fillna(value), name=self.name)
 
     def to_arrow(self) -> Any:
