@@ -8,6 +8,7 @@ import contextvars
 import logging
 import os
 import pickle
+import random
 import sys
 import threading
 from typing import Any
@@ -82,6 +83,9 @@ def test_an_executor_is_pure_and_cancels(distributed: None, client: Client) -> N
     with client.get_executor() as executor:
         calls = [executor.submit(pid, 1) for _ in range(4)]
         assert len({c.result(PATIENCE) for c in calls}) == 1
+        # There, options may be given with a call, too.
+        calls = [executor.submit(random.random, pure=False, priority=1) for _ in range(2)]
+        assert len({c.result(PATIENCE) for c in calls}) == 2
     executor = client.get_executor()
     call = executor.submit(Event("never").wait)
     executor.shutdown(wait=False)

@@ -66,11 +66,13 @@ class ClientExecutor(concurrent.futures.Executor):
         return max(sum(worker.slots for worker in self._client.session.workers()), 1)
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[T]:
-        """Calls a function on the cluster. All keyword arguments go to the function. See
-        `concurrent.futures.Executor.submit`."""
+        """Calls a function on the cluster. All keyword arguments go to the function; after
+        `import millrace.as_distributed`, options of `Client.submit` do not, as in Dask's
+        distributed. See `concurrent.futures.Executor.submit`."""
         self._check_open()
-        fn, kwargs = bound(fn, kwargs)
-        remote = self._client.submit(fn, *args, **self._options, **kwargs)
+        if not _mode.distributed:
+            fn, kwargs = bound(fn, kwargs)
+        remote = self._client.submit(fn, *args, **{**self._options, **kwargs})
         local = _Bridge(remote)
         self._open.add(local)
         local.add_done_callback(self._open.discard)
