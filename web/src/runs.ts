@@ -6,7 +6,6 @@ import { get } from "./api";
 export interface RunBatch {
   // Of an older page: the number before which there is more.
   before?: number;
-  skipped?: number;
   op?: string[];
   columns?: string[];
   workers?: Record<string, string>;
@@ -56,7 +55,6 @@ class Runs {
   // The number of the oldest run; no older ones are kept by the scheduler if `complete`.
   oldest = Number.POSITIVE_INFINITY;
   complete = false;
-  skipped = 0;
   // Times are in milliseconds since this moment, which is in milliseconds since 1970.
   origin = 0;
   ops: string[] = [];
@@ -74,7 +72,11 @@ class Runs {
   private opIndex = new Map<string, number>();
   private laneIndex = new Map<string, number>();
   private listeners = new Set<() => void>();
-  private loading: Promise<void> | null = null;
+  private loading: Promise<unknown> | null = null;
+  // The numbers of the runs that the page knows.
+  private known = new Set<number>();
+  // The scheduler does not keep the runs up to this number any more.
+  private gone = 0;
 
   of(figure: Figure): number[] {
     return this.data.get(figure) ?? [];
@@ -93,6 +95,8 @@ class Runs {
 
   clear(): void {
     this.size = 0;
+    this.known.clear();
+    this.gone = 0;
     this.last = 0;
     this.oldest = Number.POSITIVE_INFINITY;
     this.complete = false;
@@ -119,7 +123,6 @@ class Runs {
 
   add(batch: RunBatch): void {
     if (batch.columns) this.columns = batch.columns;
-    this.skipped += batch.skipped ?? 0;
     const names = batch.op ?? [];
     const ops = names.map((name) => this.op(name));
     const at = (name: string) => this.columns.indexOf(name);
@@ -130,7 +133,8 @@ class Runs {
     const disordered = new Set<Lane>();
     for (const row of batch.rows ?? []) {
       const n = Number(row[number]);
-      if (n <= this.last && n >= this.oldest) continue;
+      if (this.known.has(n)) continue;
+      this.known.add(n);
       const index = this.size++;
       for (const [column, place] of places) column.push(place < 0 ? 0 : Number(row[place] ?? 0));
       // The slot is taken from the begin of the deserialisation, before the function starts.
@@ -160,9 +164,9 @@ class Runs {
   }
 
   // older fetches runs before those that the page knows.
-  older(): Promise<void> {
+  older(): Promise<unknown> {
     if (this.complete || this.size >= kept) return Promise.resolve();
-    this.loading ??= this.load().finally(() => {
+    this.loading ??= this.loadOlder().finally(() => {
       this.loading = null;
     });
     return this.loading;
@@ -173,14 +177,54 @@ class Runs {
     while (!this.complete && this.size < kept) await this.older();
   }
 
-  private async load(): Promise<void> {
+  // missing gives the runs that are kept and not known between those of a time, as their number and
+  // the newest of them. The scheduler sends a sample of the runs that end in a short time.
+  missing(from: number, to: number): { count: number; newest: number } {
+    const [numbers, starts] = [this.of("number"), this.of("start_ms")];
+    let [low, high] = [Number.POSITIVE_INFINITY, 0];
+    for (let i = 0; i < this.size; i++) {
+      if ((starts[i] ?? 0) > to || this.end(i) < from) continue;
+      low = Math.min(low, numbers[i] ?? 0);
+      high = Math.max(high, numbers[i] ?? 0);
+    }
+    low = Math.max(low, this.gone + 1);
+    let count = Math.max(high - low + 1, 0);
+    for (let i = 0; i < this.size; i++) {
+      const n = numbers[i] ?? 0;
+      if (n >= low && n <= high) count--;
+    }
+    let newest = count > 0 ? high : 0;
+    while (this.known.has(newest)) newest--;
+    return { count, newest };
+  }
+
+  // fill fetches runs that are missing in a time, one page of them.
+  fill(from: number, to: number): Promise<unknown> {
+    if (this.loading || this.size >= kept) return Promise.resolve();
+    const { newest } = this.missing(from, to);
+    if (newest === 0) return Promise.resolve();
+    this.loading = this.load(newest + 1).finally(() => {
+      if (!this.known.has(newest)) this.gone = newest;
+      this.loading = null;
+    });
+    return this.loading;
+  }
+
+  private async loadOlder(): Promise<void> {
+    const batch = await this.load(Number.isFinite(this.oldest) ? this.oldest : 0);
+    this.complete = batch?.before === undefined;
+  }
+
+  // load fetches a page of runs before a number; 0: the newest. It gives null if the scheduler
+  // does not answer.
+  private async load(before: number): Promise<RunBatch | null> {
     try {
-      const from = Number.isFinite(this.oldest) ? `before=${this.oldest}&` : "";
+      const from = before > 0 ? `before=${before}&` : "";
       const batch = await get<RunBatch>(`api/runs?${from}limit=5000`);
-      this.complete = batch.before === undefined;
       this.add(batch);
+      return batch;
     } catch {
-      this.complete = true;
+      return null;
     }
   }
 
@@ -226,6 +270,7 @@ class Runs {
     this.keys = pick(this.keys);
     this.tasks = pick(this.tasks);
     this.size = keep.length;
+    this.known = new Set(this.of("number"));
     this.oldest = limit;
     this.complete = true;
     for (const lane of this.lanes) lane.runs = [];

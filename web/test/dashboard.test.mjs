@@ -10,6 +10,7 @@ import { testAccess } from "./access.mjs";
 import { testCauses } from "./causes.mjs";
 import { until } from "./cluster.mjs";
 import { close, newPage, open, problems, shared } from "./shared.mjs";
+import { testStream } from "./stream.mjs";
 
 const shots = new URL("../../out/web/", import.meta.url).pathname;
 const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
@@ -273,5 +274,6 @@ test("dark and wide", async () => {
   assert.deepEqual(problems, []);
 });
 
+testStream();
 testCauses(shots);
 testAccess();

@@ -58,6 +58,7 @@ export function StreamPage() {
   following.current = follow;
   const [tip, setTip] = useState<{ x: number; y: number; run: number } | null>(null);
   const [shares, setShares] = useState<Shares | null>(null);
+  const [missing, setMissing] = useState(0);
   const [op, setOp] = useState(-1);
   const [size, setSize] = useState(runs.size);
   timeline.op = op;
@@ -103,6 +104,9 @@ export function StreamPage() {
     ];
     const timer = setInterval(() => {
       setShares(timeline.shares());
+      const { from, to } = timeline.view;
+      if (!frozen && !following.current) void runs.fill(from, to);
+      setMissing(runs.missing(from, to).count);
       if (timeline.view.from < (runs.size ? runs.span()[0] : 0)) void runs.older();
     }, 500);
     const wheel = (event: WheelEvent) => {
@@ -268,14 +272,19 @@ export function StreamPage() {
             />
           </div>
         </section>
-        <InView shares={shares} op={op} choose={setOp} />
+        <InView shares={shares} missing={missing} op={op} choose={setOp} />
       </div>
       {tip && <Tip {...tip} />}
     </>
   );
 }
 
-function InView(props: { shares: Shares | null; op: number; choose: (op: number) => void }) {
+function InView(props: {
+  shares: Shares | null;
+  missing: number;
+  op: number;
+  choose: (op: number) => void;
+}) {
   const s = props.shares;
   if (!s) return <Card title="In view">{""}</Card>;
   const waits = phases.reduce((sum, p) => sum + s.phases[p], 0);
@@ -291,6 +300,12 @@ function InView(props: { shares: Shares | null; op: number; choose: (op: number)
       <header>
         <h2>Slots in view</h2>
       </header>
+      {props.missing > 0 && (
+        <p class="body soft">
+          A sample: {count(props.missing)} more attempts ended in this time, so more of it was busy.
+          Without Follow the page fetches them.
+        </p>
+      )}
       <div class="body">
         {rows
           .filter(([, ms]) => ms > 0)
