@@ -382,3 +382,21 @@ def test_fire_and_forget(one: Client, gate: Gate, tmp_path: Any) -> None:
     gc.collect()
     gate.open()
     eventually(mark.exists)
+
+
+def namespace_of_a_computation() -> str:
+    get_client()
+
+    def namespace() -> str:
+        info = get_task_info()
+        return "" if info is None else info.namespace
+
+    return dask.delayed(namespace)().compute()  # pyright: ignore
+
+
+def test_a_task_computes_collections_in_its_own_namespace(single: LocalCluster) -> None:
+    """A process runs tasks of several namespaces."""
+    with Client(single, namespace="one") as one, Client(single, namespace="two") as two:
+        for _ in range(2):
+            assert one.submit(namespace_of_a_computation, pure=False).result(PATIENCE) == "one"
+            assert two.submit(namespace_of_a_computation, pure=False).result(PATIENCE) == "two"

@@ -64,9 +64,12 @@ class CurrentClient:
 
 
 def opened(client: Any, current: CurrentClient) -> None:
-    """Makes a client Dask's default scheduler."""
+    """Makes a client Dask's default scheduler. In a process of tasks, that remains the client of the
+    task which computes: the process runs tasks of several namespaces."""
     global _waits
     with _lock:
+        if any(isinstance(c, CurrentClient) for c in _clients):
+            return
         _clients.append(client)
         waits, _waits = _waits, True
     if not waits:
