@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 from in_process import FAR, NEAR, InProcess, collect
-from millrace._polars import _plan, _query
+from millrace._polars import _plan, _query, _questions
 from millrace._polars._options import Options, UndividedWarning
 from millrace._polars._query import Query
 from millrace._polars._stages import Stages
@@ -143,6 +143,19 @@ def test_plans_may_be_deep() -> None:
     same(stack.sort("id").select("k"), FAR)
     same(union.group_by("k").agg(c("x").sum()).sort("k"), FAR)
     assert sys.getrecursionlimit() == limit
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+def test_polars_is_asked_once_what_it_reads_of_the_parts_of_a_table(
+    parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time of an answer grows with the square of the parts of a predicate."""
+    asked: list[Any] = []
+    wanted = _questions.wanted
+    monkeypatch.setattr(_questions, "wanted", lambda node: asked.append(node) or wanted(node))
+    rows = ROWS.lazy().head(parts * 13).collect().lazy()
+    same(rows.filter(c("id") > 5), FAR)
+    assert len(asked) == 1
 
 
 def test_windows_over_more_parts_than_a_list_may_have(monkeypatch: pytest.MonkeyPatch) -> None:

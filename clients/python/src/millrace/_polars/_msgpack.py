@@ -7,6 +7,7 @@ numbers of 32 and of 64 bits as one type.
 
 from __future__ import annotations
 
+import functools
 import struct
 from typing import Any
 
@@ -165,8 +166,7 @@ def _numbers_in(data: bytes, at: int, most: int) -> tuple[bytes, int]:
 
 def _pack(value: Any, out: list[bytes]) -> None:
     if isinstance(value, str):
-        data = value.encode()
-        out += (_head(len(data), 0xA0, 32, (0xD9, 0xDA, 0xDB)), data)
+        out.append(_name(value) if len(value) < 64 else _text(value))
     elif value is None:
         out.append(b"\xc0")
     elif isinstance(value, bool):
@@ -194,6 +194,15 @@ def _pack(value: Any, out: list[bytes]) -> None:
         out.append(struct.pack(">Bd", 0xCB, value))
     else:
         raise FormatError(f"a {type(value).__name__} cannot be packed")
+
+
+def _text(value: str) -> bytes:
+    data = value.encode()
+    return _head(len(data), 0xA0, 32, (0xD9, 0xDA, 0xDB)) + data
+
+
+#: The same for short texts: most are names of fields, which come again and again.
+_name = functools.lru_cache(4096)(_text)
 
 
 def _head(size: int, short: int, below: int, kinds: tuple[int | None, int, int]) -> bytes:

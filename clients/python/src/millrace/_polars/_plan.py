@@ -79,12 +79,15 @@ class Node:
         def other(node: Node) -> Node:
             return inputs.get(node, node)
 
-        if not isinstance(self.body, dict):
-            return Node(self.kind, _mapped(self.body, other), self.source)
-        fields = cast("dict[str, Any]", self.body)
-        body = {k: v if self.packed(k) is not None else _mapped(v, other) for k, v in fields.items()}
-        node = Node(self.kind, body, self.source)
-        node._packed = self._packed
+        if isinstance(self.body, dict):
+            fields = cast("dict[str, Any]", self.body)
+            body = {k: v if self.packed(k) is not None else _mapped(v, other) for k, v in fields.items()}
+            node = Node(self.kind, body, self.source)
+            node._packed = self._packed
+        else:
+            node = Node(self.kind, _mapped(self.body, other), self.source)
+        if all(_same_columns(n._schema, o._schema) for n, o in inputs.items()):
+            node._schema = self._schema
         return node
 
     def rebuilt(self, leaves: dict[Node, Node]) -> Node:
@@ -133,6 +136,11 @@ class Node:
                 left.append((node, True))
                 if node not in leaves:
                     left += [(n, False) for n in reversed(node.inputs)]
+
+
+def _same_columns(one: pl.Schema | None, other: pl.Schema | None) -> bool:
+    """Reports whether two schemas are known and equal."""
+    return one is not None and (one is other or one == other)
 
 
 #: Kind of a node that stands for data of the process that runs the plan.

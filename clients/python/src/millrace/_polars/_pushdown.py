@@ -83,6 +83,8 @@ def _cuts(node: Node, readers: Counter[Node]) -> list[Node]:
 
 def _asked(piece: Node, cuts: list[Node]) -> dict[Node, pl.Expr]:
     """Returns the predicates that Polars applies to inputs of a piece of a plan."""
+    if not cuts:
+        return {}
     leaves = {cut: Node.input(None, cut.schema) for cut in cuts}
     piece = piece.rebuilt(leaves)
     nodes = [n for n in piece.walk() if n.kind != _plan.INPUT]

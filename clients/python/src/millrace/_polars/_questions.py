@@ -81,8 +81,6 @@ def wanted(node: Node) -> dict[Node, list[Wanted]]:
     def read(number: int, columns: list[str] | None, predicate: pl.Expr | None, rows: int | None) -> pl.DataFrame:
         found.setdefault(number, []).append(Wanted(columns, predicate, rows))
         empty = pl.DataFrame(schema=leaves[number].schema)
-        if predicate is not None:
-            empty = empty.filter(predicate)
         return empty if columns is None else empty.select(columns)
 
     with _leaf.reading(read):
