@@ -46,6 +46,7 @@ SHAPES: dict[str, Callable[[pl.LazyFrame], pl.LazyFrame]] = {
     "unpivot then group": lambda t: t.unpivot(index="id", on=["k", "x"]).group_by("variable").agg(c("value").count()).sort("variable"),
     "unpivot without index": lambda t: t.unpivot(on=pl.selectors.numeric()),
     "diagonal": lambda t: pl.concat([t.select("id", "x"), t.select("s", "id"), t.select("t")], how="diagonal"),
+    "diagonal of no columns": lambda t: pl.concat([t.drop("k", "x", "s", "id", "t"), t.select("id")], how="diagonal"),
     "diagonal, relaxed": lambda t: pl.concat([t.select("id", "k"), t.select(c("k").cast(pl.Float64), "s")], how="diagonal_relaxed"),
     "vertical, relaxed": lambda t: pl.concat([t.select("id", "k"), t.select(c("id").cast(pl.Float32), "k")], how="vertical_relaxed"),
     "nested": lambda t: pl.concat([t.select("id", l=pl.concat_list("id", "k")), t.select(p=pl.struct("id", "s"))], how="diagonal"),

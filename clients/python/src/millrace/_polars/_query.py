@@ -548,7 +548,10 @@ class Query:
         return [node.changed(input=self._input(some, node.schema))]
 
     def _union(self, node: Node) -> list[Node]:
-        parts = [p for n in node["inputs"] for p in self.parts(n)]
+        inputs = node["inputs"]
+        if node["args"]["diagonal"]:  # Polars leaves out the rows of an input without columns
+            inputs = [n for n in inputs if n.schema] or inputs[:1]
+        parts = [p for n in inputs for p in self.parts(n)]
         if node["args"]["to_supertypes"] or node["args"]["diagonal"]:
             parts = [_concats.aligned(p, node.schema) for p in parts]
         return parts
