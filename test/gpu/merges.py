@@ -90,7 +90,7 @@ class CudfMerge(Merge):
         try:
             both = left.merge(right, on=self.keys, how=self.how)
         except (TypeError, ValueError, NotImplementedError, RuntimeError, AttributeError) as e:
-            raise Refused from e  # cuDF fails with an AttributeError for times if all are missing
+            raise Refused from e  # AttributeError: times of two units of which one side has no value
         rows = both[["a", "b"]].fillna(-1).astype("int64").to_pandas().to_numpy()
         return [tuple(row) for row in rows.tolist()]
 
@@ -117,7 +117,10 @@ def _known(field: pa.Field) -> pa.Field:
 
 
 def _on_host(frame: Any) -> pd.DataFrame:
-    return frame.to_pandas() if isinstance(frame, cudf.DataFrame) else as_pandas(frame)
+    try:
+        return frame.to_pandas() if isinstance(frame, cudf.DataFrame) else as_pandas(frame)
+    except (TypeError, ValueError, NotImplementedError) as e:
+        raise Refused from e
 
 
 def main() -> None:
