@@ -13,11 +13,6 @@ import numpy as np
 import pytest
 from conftest import PATIENCE
 from millrace import Client, LocalCluster
-from sklearn.base import clone
-from sklearn.datasets import load_iris
-from sklearn.ensemble import RandomForestClassifier
-from sklearn.model_selection import GridSearchCV
-from sklearn.svm import SVC
 
 
 def square(x: int) -> int:
@@ -39,6 +34,11 @@ def test_calls_run_on_the_cluster(client: Client) -> None:
 
 
 def test_a_grid_search(client: Client) -> None:
+    # In the tests, because each process of pytest imports this module.
+    from sklearn.datasets import load_iris
+    from sklearn.model_selection import GridSearchCV
+    from sklearn.svm import SVC
+
     x, y = load_iris(return_X_y=True)
     with joblib.parallel_config("millrace"):
         search = GridSearchCV(SVC(), {"C": [0.01, 1.0]}, cv=3).fit(x, y)
@@ -70,6 +70,11 @@ def test_nested_calls_run_in_other_slots(client: Client) -> None:
 @pytest.mark.long
 def test_a_search_over_forests(client: Client) -> None:
     """Each fit of the search, which is a task, calls joblib for its trees."""
+    from sklearn.base import clone
+    from sklearn.datasets import load_iris
+    from sklearn.ensemble import RandomForestClassifier
+    from sklearn.model_selection import GridSearchCV
+
     data = load_iris()
     search = GridSearchCV(
         RandomForestClassifier(n_estimators=4, random_state=1, n_jobs=2), {"max_depth": [2, 4]}, cv=2, n_jobs=-1

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3  # pyright: ignore[reportMissingTypeStubs]
 import polars as pl
 import pytest
 from millrace import Client
@@ -26,6 +25,9 @@ OPTIONS = Options(parts=3, least_bytes=1, fallback_mode="raise")
 @pytest.fixture(scope="module")
 def s3() -> Iterator[dict[str, Any]]:
     """A server of the S3 protocol. The value is the storage options without the keys."""
+    # Here, because each process of pytest imports this module.
+    import boto3  # pyright: ignore[reportMissingTypeStubs]
+
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         try:
