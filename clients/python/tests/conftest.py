@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import os
 import select
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import cloudpickle
 import pytest
 from millrace import Client, LocalCluster
 
@@ -28,6 +30,13 @@ PATIENCE = 120.0
 collect_ignore = (
     [] if os.environ.get("MILLRACE_GPU_TESTS") else ["test_gpu.py", "test_gpu_torch.py", "test_gpu_cluster.py"]
 )
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Has tasks carry the functions and classes of the tests, so that executors do not import the
+    modules of tests: pytest and the libraries at their head cost more than most tasks."""
+    for name in {item.module.__name__ for item in session.items} | {__name__}:
+        cloudpickle.register_pickle_by_value(sys.modules[name])
 
 
 class Gate:
