@@ -268,6 +268,7 @@ def decoded(made: Any, __: int) -> int:
     return vars(builtins).get(f"decoded {made.data.size}", 0)
 
 
+@pytest.mark.one_python
 @pytest.mark.parametrize("size", [1, 10_000, 100_000])
 def test_inputs_are_decoded_once_for_many_tasks(one_worker: LocalCluster, size: int) -> None:
     with Client(one_worker) as own:
@@ -278,6 +279,7 @@ def test_inputs_are_decoded_once_for_many_tasks(one_worker: LocalCluster, size: 
         assert max(own.gather(own.map(decoded, [held] * 10, range(10)))) >= 5
 
 
+@pytest.mark.one_python
 def test_kept_inputs_do_not_fill_the_memory() -> None:
     with Client(n_workers=1, memory_limit="64 MiB") as own:
         for _ in range(3):
@@ -325,6 +327,7 @@ class Exclusive:
         (self.path / "inside").unlink()
 
 
+@pytest.mark.one_python
 def test_a_store_with_a_lock_locks_the_cluster(client: Client, tmp_path: Any) -> None:
     # Few chunks: one executor process starts for each task that waits for the lock.
     da.ones(3, chunks=1).store(Exclusive(tmp_path), lock=True)

@@ -85,6 +85,7 @@ def late(code: dict[str, str]) -> list[tuple[str, str]]:
     return sorted({(name, m) for name, f in functions for node in ast.walk(f) for m in imported(node, modules)})
 
 
+@pytest.mark.one_python
 def test_no_module_imports_itself_through_others() -> None:
     imports = graph(sources())
     assert {"millrace.client", "millrace.future", "millrace._session._session", "millrace.executor._process"} <= set(
@@ -93,6 +94,7 @@ def test_no_module_imports_itself_through_others() -> None:
     assert [" -> ".join(c) for c in circles(imports)] == []
 
 
+@pytest.mark.one_python
 def test_no_function_imports_our_own_modules() -> None:
     assert [pair for pair in late(sources()) if pair not in LATE] == []
 
@@ -119,6 +121,7 @@ LAYERS = (
 )
 
 
+@pytest.mark.one_python
 def test_the_layers() -> None:
     """The session knows no futures, and futures know no client."""
     wrong: list[str] = []
