@@ -393,7 +393,8 @@ frames-small: build .venv-peers/.stamp
 	$(BENCH_FRAMES) --gigabytes 0.1 --memory 3 --limits 1 --scale 0.01
 
 # COMPAT are options of the program, such as --one-of 20 or --tests array/tests/test_linalg.py.
-# compat-distributed takes distributed's tests from a checkout, because no package has them.
+# compat-distributed takes distributed's tests from a checkout, because no package has them. It goes
+# on with a run that was interrupted. COMPAT_DISTRIBUTED are its options, such as --again.
 DISTRIBUTED_TESTS = 2026.7.1
 DISTRIBUTED_REPOSITORY = https://github.com/dask/distributed
 DISTRIBUTED_CHECKOUT = out/compat/distributed-$(DISTRIBUTED_TESTS)

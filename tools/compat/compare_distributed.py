@@ -35,7 +35,7 @@ INTRODUCTION = (
     "`make compat` also runs tests of distributed {version} with `millrace.as_distributed` in the place of "
     "distributed: those of {files}. Their fixtures are translated: scheduler and workers are processes that tests "
     "share, not objects in the test's process. Tests count that use the public interface only, and that pass with "
-    "distributed itself on such processes."
+    "distributed itself on such processes. `make compat-distributed` runs these alone."
 )
 #: The least share that must pass.
 GOAL = 0.95

@@ -10,22 +10,23 @@ Environment:
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
+import fcntl
 import functools
 import importlib
 import inspect
 import io
-import itertools
 import logging
 import multiprocessing
 import os
 import random
+import shutil
 import socket
 import sys
 import tempfile
 import time
 import uuid
-from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -345,23 +346,25 @@ def block_on_event(event: Any) -> None:
     event.wait()
 
 
-_calls: defaultdict[str, int] = defaultdict(int)
-_numbers = itertools.count()
-
-
 class Varying:
-    """A function that returns or raises the next item at each call in one process."""
+    """A function that returns or raises the next item at each call. The number of calls is the size
+    of a file: one for all processes in the tests whose workers are objects of one process with
+    distributed (`gen_cluster`), and one for each process in the others (`cluster`)."""
 
     def __init__(self, items: list[Any]) -> None:
         self._items = items
-        self._key = f"{os.getpid()}-{next(_numbers)}"
+        self._shared = asyncio._get_running_loop() is not None
+        self._calls = tempfile.mkdtemp(prefix="compat-calls-")
+        atexit.register(shutil.rmtree, self._calls, ignore_errors=True)
         self.__name__ = "func"
 
     def __call__(self) -> Any:
-        at = _calls[self._key]
-        if at == len(self._items):
-            raise IndexError
-        _calls[self._key] += 1
+        with Path(self._calls, "all" if self._shared else str(os.getpid())).open("ab") as calls:
+            fcntl.flock(calls, fcntl.LOCK_EX)
+            at = calls.seek(0, os.SEEK_END)
+            if at == len(self._items):
+                raise IndexError
+            calls.write(b".")
         if isinstance(self._items[at], Exception):
             raise self._items[at]
         return self._items[at]

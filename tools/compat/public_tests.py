@@ -24,7 +24,7 @@ SHAPE = "It needs servers of its own classes or with arguments of their own."
 TLS = "It needs TLS."
 SLOW = "Its authors mark it as slow or skip it."
 #: Reasons that only a run tells.
-PROCESSES = "It fails with distributed itself in this run, whose scheduler and workers are processes of their own."
+PROCESSES = "It fails with distributed itself in this run, with scheduler and workers as processes."
 LATE = "It does not end in time with distributed itself, on the machine of this run."
 REASONS = (SLOW, TLS, PRIVATE, INSIDE, UNLISTED, MACHINERY, SCHEDULER_CODE, SHAPE, CONFIG, PROCESSES, LATE)
 
