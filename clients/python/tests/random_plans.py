@@ -123,21 +123,19 @@ def _different_rows(found: list[Any], want: list[Any], exact: int, ordered: bool
 
 
 def _key(row: Any) -> Any:
-    return [_word(v) for v in _flat(row)]
+    return list(_words(row))
 
 
-def _flat(row: Any) -> Iterator[Any]:
+def _words(row: Any) -> Iterator[tuple[Any, ...]]:
     for each in row.values() if isinstance(row, dict) else row:
         if isinstance(each, (list, tuple, dict)):
-            yield "("
-            yield from _flat(each)
-            yield ")"
+            yield ("(",)
+            yield from _words(each)
+            yield (")",)
+        elif isinstance(each, float):
+            yield ("NaN",) if math.isnan(each) else ("float", each)
         else:
-            yield each
-
-
-def _word(each: Any) -> str:
-    return f"{each + 0.0:.4e}" if isinstance(each, float) else repr(each)
+            yield ("repr", repr(each))
 
 
 def _same(a: Any, b: Any, close: float) -> bool:

@@ -162,7 +162,7 @@ class Maker(Expressions):
         text, schema, size = self.other()
         if self.rows * max(size, 1) > MOST_ROWS * 4:
             return
-        both = [n for n in self.columns() if n in schema and not self.schema[n].is_float()]
+        both = [n for n in self.columns() if n in schema]
         how = r.choice(["inner", "left", "right", "full", "semi", "anti", "cross"])
         options = [f"how={how!r}"]
         if how == "cross":
@@ -208,8 +208,6 @@ class Maker(Expressions):
     def self_join(self) -> None:
         r, keys = self.r, self.keys()
         if not keys or self.rows > 200:
-            return
-        if any(self.schema[k].is_float() for k in keys):
             return
         how = r.choice(["inner", "left", "semi", "anti", "full"])
         if r.random() < 0.5:
@@ -501,7 +499,7 @@ class Maker(Expressions):
             f"t.group_by({keys}).agg({', '.join(made)}).select({[kept]})",
             f"t.group_by({keys}).agg({', '.join(made)}).select(pl.len())",
         ]
-        if self.rows < 100 and not self.schema[keys[0]].is_float():
+        if self.rows < 100:
             kinds.append(f"t.join(t.group_by({keys}).agg({', '.join(made)}), on={keys}).select({keys})")
         if self.add(self.r.choice(kinds)):
             self.ordered = False
