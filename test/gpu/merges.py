@@ -29,9 +29,12 @@ from random_merges import Counts, Merge, Refused, as_pandas, tried
 
 #: By library: the names of the types that frames of cuDF are not made of.
 _LACKS = {
-    "pandas": ("float16", "complex", "period", "Sparse", "time64", "binary"),
+    "pandas": (
+        *("float16", "complex", "period", "Sparse", "time64", "binary"),
+        *("date32", "timestamp[us, tz", "list", "struct"),
+    ),
     "polars": ("Int128", "UInt128", "Float16", "Time", "Binary", "Array", "List(Int128", "Struct({'a': Int128"),
-    "arrow": ("halffloat", "time32", "time64", "binary", "large_binary", "decimal256", "string_view"),
+    "arrow": ("halffloat", "time32", "time64", "date64", "binary", "large_binary", "decimal256", "string_view"),
 }
 #: Seeds between two looks at the clock.
 _SEEDS = 10
