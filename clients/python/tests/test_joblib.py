@@ -88,20 +88,22 @@ def test_a_search_over_forests(client: Client) -> None:
 
 @pytest.mark.parametrize("make", [lambda i: np.full(100_000, i), lambda i: bytes([i]) * 100_000])
 def test_arguments_of_calls_that_have_ended_are_given_up(client: Client, make: Any) -> None:
-    """The cluster and the client hold the arguments of the calls that joblib has dispatched."""
+    """The cluster and the client hold the arguments of the calls that joblib has dispatched, which
+    may be more than pre_dispatch: while its first loop lasts, each call that ends queues two."""
     most = 0
 
     def arguments() -> Iterator[Any]:
         nonlocal most
         for i in range(40):
-            most = max(most, len(backend._shared))
+            dispatched = len(backend._open)
+            most = max(most, len(backend._shared) - dispatched)
             yield make(i)
 
     with joblib.parallel_config("millrace") as config:
         backend = config["backend"]
         calls = (joblib.delayed(len)(value) for value in arguments())
         assert joblib.Parallel(pre_dispatch=4, batch_size=1)(calls) == [100_000] * 40
-    assert most <= 8
+    assert most <= 4
     assert not backend._shared
 
 
