@@ -5,7 +5,7 @@ import { theme, token } from "../colors";
 import { Surface } from "../draw/surface";
 import { bytes, num, rate, word } from "../format";
 import { place, setQuery } from "../router";
-import { useRoutes, useStore, workers } from "../store";
+import { alarms, useRoutes, useStore, workers } from "../store";
 import type { Route, Worker } from "../types";
 import { Card, Empty } from "../ui/parts";
 import { Routes as RouteTable } from "./worker";
@@ -59,7 +59,8 @@ export function Routes() {
   const reader = at ? all[at[0]] : undefined;
   const peer = at ? all[at[1]] : undefined;
   const route = reader && peer ? best(reader, peer) : undefined;
-  const slow = slowRoutes(all);
+  const slow = byRate(all);
+  const judged = new Set(useStore(alarms).map((a) => a.id));
   if (all.length < 2) {
     return <Empty title="There are fewer than two workers">Routes are between two workers.</Empty>;
   }
@@ -134,7 +135,7 @@ export function Routes() {
             ) : slow.length === 0 ? (
               <span class="faint">No route has a measured rate yet.</span>
             ) : (
-              slow.slice(0, 8).map(({ reader: r, route: x, share }) => (
+              slow.slice(0, 8).map(({ reader: r, route: x }) => (
                 <div
                   key={`${r.name}-${x.peerWorkerId}`}
                   style={{ display: "flex", gap: "8px", padding: "3px 0" }}
@@ -145,9 +146,9 @@ export function Routes() {
                   <span style={{ marginLeft: "auto" }} class="nowrap">
                     {rate(figureOf(x, "rate"))}
                   </span>
-                  <span class={`badge ${share < 0.3 ? "bad" : share < 0.6 ? "warn" : ""}`}>
-                    {Math.round(share * 100)} % of the median
-                  </span>
+                  {judged.has(`slow_route/${r.name} from ${x.peer}`) && (
+                    <span class="badge bad">slow</span>
+                  )}
                 </div>
               ))
             )}
@@ -168,18 +169,17 @@ export function Routes() {
   );
 }
 
-function slowRoutes(all: Worker[]) {
-  const found: { reader: Worker; route: Route; share: number }[] = [];
+// byRate lists the routes with a measured rate, the slowest first. Whether one is too slow is for the
+// alarms of the scheduler to say, which compare it with routes of its kind.
+function byRate(all: Worker[]) {
+  const found: { reader: Worker; route: Route }[] = [];
   for (const reader of all) {
     for (const peer of all) {
       const route = best(reader, peer);
-      if (route && figureOf(route, "rate") > 0) found.push({ reader, route, share: 1 });
+      if (route && figureOf(route, "rate") > 0) found.push({ reader, route });
     }
   }
-  found.sort((a, b) => figureOf(a.route, "rate") - figureOf(b.route, "rate"));
-  const median = figureOf(found[found.length >> 1]?.route, "rate");
-  for (const f of found) f.share = median > 0 ? figureOf(f.route, "rate") / median : 1;
-  return found;
+  return found.sort((a, b) => figureOf(a.route, "rate") - figureOf(b.route, "rate"));
 }
 
 function Matrix(props: {
