@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -48,6 +49,39 @@ FIRST_ROWS: dict[str, Make] = {
 @pytest.mark.parametrize("name", FIRST_ROWS)
 def test_rows_are_filtered_after_the_first_ones_are_taken(name: str, options: Options) -> None:
     same(FIRST_ROWS[name](ROWS.lazy()), options, order=name != "top_k")
+
+
+#: Slices that begin behind the last row of what they read.
+BEHIND: dict[str, Make] = {
+    "head": lambda t: t.head(8).slice(15, 8),
+    "slice": lambda t: t.slice(3, 8).slice(5, 20).slice(3, 9),
+    "tail": lambda t: t.tail(5).slice(-4, 2).slice(2, 1),
+    "filter": lambda t: t.filter(c("k") > 1).head(8).slice(9, 8).filter(c("x") > 2),
+    "columns": lambda t: t.head(8).with_columns(y=c("x") + 1).rename({"s": "r"}).select("id", "y", "r").slice(8, 2),
+    "sort": lambda t: t.top_k(8, by="id").slice(15, 3).with_columns(y=c("x") + 1),
+    "beside": lambda t: pl.concat([t.head(8), t.head(8).select(y="s")], how="horizontal").slice(9).head(4),
+    "some rows": lambda t: t.head(8).slice(7, 8),
+    "aggregate": lambda t: t.head(8).select(c("id").max(), c("k").len()).slice(1, 3),
+}
+
+
+@pytest.mark.parametrize("name", BEHIND)
+def test_no_rows_are_behind_the_last_one(name: str, tmp_path: Path) -> None:
+    """Polars' streaming engine panics where the first rows of a sort are taken of a slice that it
+    has merged with another one, and in which no rows are left."""
+    ROWS.write_csv(tmp_path / "t.csv")
+    for rows in (ROWS.lazy(), pl.scan_csv(tmp_path / "t.csv", n_rows=20)):
+        lf = BEHIND[name](rows)
+        for query in (lf.bottom_k(1, by="id"), lf.sort("id").head(3), lf):
+            same(query, FAR)
+            (part,) = Query(InProcess(), 2, Options()).collect(_plan.read(query))
+            assert_frame_equal(part.value, query.collect(engine="in-memory"))
+
+
+def test_no_rows_are_behind_the_last_one_of_a_scan(tmp_path: Path) -> None:
+    ROWS.write_csv(tmp_path / "t.csv")
+    for offset in (19, 20, 30):
+        same(pl.scan_csv(tmp_path / "t.csv", n_rows=20).slice(offset, 8).bottom_k(1, by="id"), FAR)
 
 
 UNREAD: dict[str, Make] = {

@@ -12,7 +12,7 @@ from collections import Counter
 
 import polars as pl  # pyright: ignore[reportMissingImports]
 
-from millrace._polars import _columns, _expressions, _plan, _questions
+from millrace._polars import _columns, _expressions, _plan, _questions, _slices
 from millrace._polars._plan import Node
 
 #: Nodes that are run together with the part of the plan above them.
@@ -23,7 +23,7 @@ _MEETING = frozenset({"Join", "GroupBy", "Sort", "Distinct", "Slice", "Union"})
 
 def pushed(root: Node) -> Node:
     """Returns a plan with the same result that reads less below joins, groups and sorts."""
-    return _filtered(_columns.narrowed(_single(root)))
+    return _filtered(_columns.narrowed(_single(_slices.emptied(root))))
 
 
 def _single(root: Node) -> Node:

@@ -27,6 +27,7 @@ from millrace._polars import (
     _reads,
     _scalars,
     _scans,
+    _slices,
     _stored,
     _windows,
 )
@@ -150,7 +151,7 @@ class Query:
         for node in root.walk():
             if node.kind == "PythonScan":
                 leaves[node] = Node.input(_stored.futures_in(node["options"]["scan_fn"]), node.schema)
-        return self._without_frames(root.rebuilt(leaves))
+        return self._without_frames(_slices.emptied(root.rebuilt(leaves)))
 
     @_deep.plans()
     def sink_parquet(self, root: Node, path: str, options: dict[str, Any]) -> list[Future[None]]:
