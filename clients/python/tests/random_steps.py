@@ -262,7 +262,12 @@ class Maker(Expressions):
                     ]
                 )
             )
-            if r.random() < 0.5:
+            if r.random() < 0.2:  # mostly, some of these rows are missing
+                if r.random() < 0.5:
+                    self.with_columns()
+                self.add(f"t.slice({r.randrange(30)}, {r.randrange(1, 9)})")
+                self.top()
+            elif r.random() < 0.5:
                 self.filter()
 
     def top(self) -> None:
