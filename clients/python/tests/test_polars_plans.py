@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 import polars as pl
 import pytest
 from in_process import FAR, NEAR, InProcess, collect
-from millrace._polars import _plan, _query, _questions
+from millrace._polars import _plan, _pushdown, _query, _questions
 from millrace._polars._options import Options, UndividedWarning
 from millrace._polars._query import Query
 from millrace._polars._stages import Stages
@@ -177,6 +179,23 @@ def test_plans_may_be_deep() -> None:
     same(stack.sort("id").select("k"), FAR)
     same(union.group_by("k").agg(c("x").sum()).sort("k"), FAR)
     assert sys.getrecursionlimit() == limit
+
+
+def test_chains_of_a_predicate_become_trees() -> None:
+    """The time that Polars takes for a predicate grows with the square of its depth."""
+    low, high = (functools.reduce(operator.or_, [c("x") == i for i in some]) for some in (range(0, 9), range(9, 20)))
+    unlike = functools.reduce(operator.and_, [c("id") != 3 * i for i in range(30)])
+    for predicate in (low | (high & unlike) | c("x").is_null(), (low | high) & unlike & (c("k") > 0), c("k") > 0):
+        lf = ROWS.lazy().filter(predicate)
+        same(lf, FAR)
+        same(lf.select("k", "x").group_by("k").agg(c("x").sum()).sort("k"), FAR)
+        (found,) = [n for n in _pushdown.pushed(_plan.read(lf)).walk() if n.kind == "Filter"]
+        assert _depth(found["predicate"]) < 16
+
+
+def _depth(expr: Any) -> int:
+    both: dict[str, Any] = expr.get("BinaryExpr", {})
+    return 1 + max(_depth(both["left"]), _depth(both["right"])) if both else 0
 
 
 @pytest.mark.parametrize("parts", [2, 3])

@@ -49,6 +49,42 @@ def is_only_column(expr: Any) -> bool:
     return isinstance(expr, dict) and cast("dict[str, Any]", expr).keys() == {"Column"}
 
 
+def balanced(predicate: Any) -> Any:
+    """Returns a predicate in which chains of `|` and `&` are trees of little depth: the time that
+    Polars takes for a predicate grows with the square of its depth.
+
+    Args:
+        predicate: an expression of type Boolean. For these, both operators are associative.
+    """
+    op = _operator(predicate)
+    if op is None:
+        return predicate
+    operands: list[Any] = []
+    left = [predicate]
+    while left:
+        each = left.pop()
+        if _operator(each) == op:
+            left += [each["BinaryExpr"]["right"], each["BinaryExpr"]["left"]]
+        else:
+            operands.append(balanced(each))
+    if len(operands) == 2 and all(
+        o is predicate["BinaryExpr"][k] for o, k in zip(operands, ("left", "right"), strict=True)
+    ):
+        return predicate
+    while len(operands) > 1:
+        operands = [
+            {"BinaryExpr": {"left": pair[0], "op": op, "right": pair[1]}} if len(pair) > 1 else pair[0]
+            for pair in (operands[i : i + 2] for i in range(0, len(operands), 2))
+        ]
+    return operands[0]
+
+
+def _operator(expr: Any) -> str | None:
+    """Returns the operator of an expression if it is `|` or `&`."""
+    found = cast("dict[str, Any]", expr).get("BinaryExpr") if isinstance(expr, dict) else None
+    return found["op"] if found is not None and found["op"] in ("Or", "And") else None
+
+
 def selected(schema: pl.Schema, exprs: list[Any]) -> Node:
     """Returns a selection of expressions from data of a schema."""
     return Node("Select", {"input": Node.input(None, schema), "expr": exprs, "options": _questions.OPTIONS})

@@ -27,11 +27,15 @@ def pushed(root: Node) -> Node:
 
 
 def _single(root: Node) -> Node:
-    """Returns a plan whose expressions give one column each, as far as they can be written so."""
+    """Returns a plan whose expressions give one column each, as far as they can be written so, and
+    whose predicates are not deep."""
     built: dict[Node, Node] = {}
     for node in root.walk():
         made = node.over({n: built[n] for n in node.inputs if built[n] is not n})
         match made.kind:
+            case "Filter":
+                predicate = _expressions.balanced(made["predicate"])
+                made = made if predicate is made["predicate"] else made.changed(predicate=predicate)
             case "Select":
                 made = _expressions.single(made, "expr", made.inputs[0].schema)
             case "HStack":
