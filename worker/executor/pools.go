@@ -107,7 +107,7 @@ type Pools struct {
 // New returns pools without processes.
 func New(c Config) (*Pools, error) {
 	if c.MemoryWait <= 0 {
-		c.MemoryWait = 30 * time.Second
+		c.MemoryWait = lifecycle.DefaultMemoryWait
 	}
 	if c.ReadyTimeout <= 0 {
 		c.ReadyTimeout = time.Minute

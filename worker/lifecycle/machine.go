@@ -100,7 +100,7 @@ func (c Config) withDefaults() Config {
 	c.StartedAfter = cmp.Or(c.StartedAfter, 20*time.Millisecond)
 	c.MaxBlocked = cmp.Or(c.MaxBlocked, DefaultMaxBlocked)
 	c.FunctionWait = cmp.Or(c.FunctionWait, 30*time.Second)
-	c.MemoryWait = cmp.Or(c.MemoryWait, 30*time.Second)
+	c.MemoryWait = cmp.Or(c.MemoryWait, DefaultMemoryWait)
 	c.ReserveBytes = cmp.Or(c.ReserveBytes, 1<<20)
 	return c
 }

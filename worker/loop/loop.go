@@ -124,7 +124,7 @@ func New(c Config) *Worker {
 		c.SchedulerTimeout = time.Minute
 	}
 	if c.MemoryWait <= 0 {
-		c.MemoryWait = 30 * time.Second
+		c.MemoryWait = lifecycle.DefaultMemoryWait
 	}
 	if c.BorrowWait <= 0 {
 		c.BorrowWait = 2 * time.Second

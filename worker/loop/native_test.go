@@ -172,7 +172,7 @@ func TestShortCallsAreStartedWithoutWaiting(t *testing.T) {
 	for _, spinTime := range []time.Duration{0, time.Hour} {
 		s := newStream()
 		n, ended := slotOf(t, s, spinTime)
-		names := make([]string, maxOpen+2)
+		names := make([]string, lifecycle.OpenCalls+2)
 		for i := range names {
 			names[i] = fmt.Sprint(i)
 		}
@@ -186,7 +186,7 @@ func TestShortCallsAreStartedWithoutWaiting(t *testing.T) {
 			}
 		}
 		// Runs that were queued together were started together, however soon they ended.
-		for i := range maxOpen {
+		for i := range lifecycle.OpenCalls {
 			if got := s.happened()[i]; got != "start "+names[i] {
 				t.Errorf("%d: %s", i, got)
 			}

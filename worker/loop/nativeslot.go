@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace/internal/spin"
 	"github.com/millrace/millrace/worker/device"
+	"github.com/millrace/millrace/worker/lifecycle"
 	"github.com/millrace/millrace/worker/store"
 )
 
@@ -48,10 +49,6 @@ type nativeSlot struct {
 	polling bool
 }
 
-// maxOpen limits the open calls: enough that the device never waits for the next of many small
-// calls.
-const maxOpen = 8
-
 func newNativeSlot(n *native) *nativeSlot {
 	s := &nativeSlot{n: n, wake: make(chan struct{}, 1), limit: spin.New(n.spinTime)}
 	s.cores = func() int { return n.cores.of(s.width) }
@@ -76,7 +73,7 @@ func (s *nativeSlot) run() {
 			s.done = append(s.done, r)
 		default:
 			// Finished runs must not wait for a long run.
-			if !r.short || time.Since(s.flushed) > 200*time.Microsecond {
+			if !r.short || time.Since(s.flushed) > lifecycle.HandoverDelay {
 				s.flush(s.n.post)
 			}
 			// Reset the flag: this run set it, and other goroutines that were started run on other
@@ -97,7 +94,7 @@ func (s *nativeSlot) finishOne() {
 	for ; !done && time.Since(c.begin) < s.n.spinTime; done = c.started.Done() {
 		s.overlapWork(c)
 		polled := s.poll()
-		if len(s.open) < maxOpen {
+		if len(s.open) < lifecycle.OpenCalls {
 			select {
 			case _, open := <-s.wake:
 				if open {
@@ -176,7 +173,7 @@ func (s *nativeSlot) sleep() (open bool) {
 		default:
 		}
 		switch {
-		case !told && time.Since(begin) > grace, s.n.poller.started():
+		case !told && time.Since(begin) > lifecycle.ReportGrace, s.n.poller.started():
 			told = true
 			s.giveWay()
 		case polled && told:
@@ -188,10 +185,6 @@ func (s *nativeSlot) sleep() (open bool) {
 	_, open = <-s.wake
 	return open
 }
-
-// grace is how long the reports to the scheduler wait for the slot's next run. Sending them wakes a
-// thread; once a call is on the device, that costs nothing.
-const grace = 50 * time.Microsecond
 
 // giveWay yields the thread to goroutines that the slot has made ready, so that no other thread,
 // which may be asleep, has to take them over. It also sends the reports to the scheduler.
@@ -227,9 +220,6 @@ func (s *nativeSlot) poll() bool {
 	return s.n.poller.poll()
 }
 
-// spareBytes is the largest spare.
-const spareBytes = 4 << 20
-
 // overlapWork works ahead while the device executes a call, once per call: it publishes the
 // arriving result in the shared object index, and allocates memory for the next call, which often
 // has a result of the same size.
@@ -239,7 +229,7 @@ func (s *nativeSlot) overlapWork(c *calling) {
 	}
 	c.overlapped = true
 	c.announce()
-	if s.spare.Reservation == 0 && c.needs > 0 && c.needs <= spareBytes {
+	if s.spare.Reservation == 0 && c.needs > 0 && c.needs <= lifecycle.SpareBytes {
 		s.spare = s.n.store.Spare(c.needs)
 	}
 }
@@ -314,7 +304,7 @@ func (s *nativeSlot) execute(r *nativeRun) {
 	if err == nil && r.noRoom == nil {
 		// Long calls and calls with a timeout are not started asynchronously: they must be waited
 		// for in a way that can be interrupted.
-		if starter, able := p.(device.Starter); able && r.short && r.timeout == 0 && len(s.open) < maxOpen {
+		if starter, able := p.(device.Starter); able && r.short && r.timeout == 0 && len(s.open) < lifecycle.OpenCalls {
 			if c.started, err = guarded(func() (device.Started, error) { return starter.Start(c.ctx, c.allocNow) }); c.started != nil {
 				s.open = append(s.open, c)
 				r.times.submitted = time.Now()
