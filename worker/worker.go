@@ -47,6 +47,7 @@ import (
 	"github.com/millrace/millrace/worker/executor"
 	"github.com/millrace/millrace/worker/lifecycle"
 	"github.com/millrace/millrace/worker/loop"
+	"github.com/millrace/millrace/worker/native"
 	"github.com/millrace/millrace/worker/store"
 	"github.com/millrace/millrace/worker/tasklog"
 )
@@ -490,9 +491,12 @@ func runOn(ctx context.Context, c Config, registration *workerv1.Registration, s
 	}
 	pulse := newPulse(c.Alive)
 	w = loop.New(loop.Config{
-		Registration: registration, Scheduler: scheduler, Device: d, Health: m.health, GPUHealth: health.current, Store: objects, Path: path, Notifier: notifier, Executors: pools, Logs: logs,
+		Registration: registration, Scheduler: scheduler, Device: d, GPUHealth: health.current, Store: objects, Path: path, Notifier: notifier, Executors: pools, Logs: logs,
+		Native: native.New(native.Config{
+			Slots: int(registration.GetSlots()), Device: d, Store: objects, Health: m.health, MemoryWait: c.MemoryWait, SpinTime: spinTime, Cores: c.Cores,
+		}),
 		Traffic:          traffic,
-		SchedulerTimeout: c.SchedulerTimeout, MemoryWait: c.MemoryWait, BorrowWait: c.BorrowWait, SubscriptionWait: c.SubscriptionWait, SpinTime: spinTime, Cores: c.Cores, Log: c.Log, Lifecycle: lifecycle.Config{MaxBlocked: c.maxWaiting(m.executors != nil)},
+		SchedulerTimeout: c.SchedulerTimeout, MemoryWait: c.MemoryWait, BorrowWait: c.BorrowWait, SubscriptionWait: c.SubscriptionWait, Log: c.Log, Lifecycle: lifecycle.Config{MaxBlocked: c.maxWaiting(m.executors != nil)},
 		Ready: func(id ids.WorkerID) { c.ready(id, registration.GetDataAddress()) },
 		Alive: pulse.beat, Drain: c.Drain, DrainGrace: c.DrainGrace,
 	})

@@ -266,7 +266,7 @@ func (w *Worker) carryOut(e lifecycle.Effect) (next lifecycle.Event) {
 	case lifecycle.Report:
 		w.report(e)
 	case lifecycle.Unpin:
-		if r := w.ending; r != nil && r.ref == e.Ref {
+		if r := w.ending; r != nil && r.Ref == e.Ref {
 			r.pinned = append(r.pinned, ledger.ObjectID(e.Object))
 			return nil
 		}
@@ -309,10 +309,10 @@ func (w *Worker) carryOut(e lifecycle.Effect) (next lifecycle.Event) {
 			w.withRun(e.Ref, func(*attempt) {}, func(a *attempt) { w.config.Executors.Refuse(a.op.runner, a.slot, a.ref, e.Reason) })
 			return nil
 		}
-		w.withRun(e.Ref, func(a *attempt) { w.native.stop(a.slot, a.native) },
+		w.withRun(e.Ref, func(a *attempt) { w.config.Native.Stop(a.slot, &a.native.Run) },
 			func(a *attempt) { w.config.Executors.Stop(a.op.runner, a.slot, a.ref) })
 	case lifecycle.TakeBack:
-		w.withRun(e.Ref, func(a *attempt) { w.native.takeBack(a.slot, a.native) },
+		w.withRun(e.Ref, func(a *attempt) { w.config.Native.TakeBack(a.slot, &a.native.Run) },
 			func(a *attempt) { w.config.Executors.TakeBack(a.op.runner, a.slot, a.ref) })
 	}
 	return nil
@@ -399,7 +399,7 @@ func (w *Worker) pinInput(e lifecycle.PinInput) {
 // answer if the store decides at once, and otherwise nil: then reservationTold handles the answer.
 func (w *Worker) reserve(e lifecycle.Reserve) lifecycle.Event {
 	a := w.attempts[e.Ref]
-	q := store.Request{Holder: holder(e.Ref.Task), Bytes: e.Bytes, Deadline: time.Now().Add(w.config.MemoryWait)}
+	q := store.Request{Holder: store.TaskHolder(e.Ref.Task), Bytes: e.Bytes, Deadline: time.Now().Add(w.config.MemoryWait)}
 	// A native operation that finds no room for its result gives up the rest meanwhile.
 	q.Partial = !e.WithResult && a != nil && a.op.runner != nativeRunner
 	for _, o := range e.Inputs {
@@ -477,14 +477,7 @@ func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 	}
 	a.slot, a.fetching, a.loading, a.waiting = e.Slot, e.Fetching, e.Loading, e.Waiting
 	if a.op.runner == nativeRunner {
-		short, brief := a.op.times.Expected()
-		a.native = &nativeRun{
-			ref:   a.ref,
-			call:  a.call(),
-			times: runTimes{known: a.known, handed: time.Now()}, timeout: a.timeout, slots: int(a.assigned.Slots), short: short, brief: brief, reservation: w.reservations[e.Reservation], roomy: e.Roomy,
-		}
-		w.native.start(e.Slot, a.native)
-		w.startedWork.Store(true)
+		w.startNative(a, e)
 		return nil
 	}
 	r := &executor.Run{
@@ -514,46 +507,6 @@ func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 	}
 	w.config.Executors.Start(a.op.runner, e.Slot, r)
 	return nil
-}
-
-// nativeEnded handles a run that its native slot has finished or returned.
-func (w *Worker) nativeEnded(r *nativeRun) {
-	a := w.attempts[r.ref]
-	if a == nil || a.native != r {
-		return
-	}
-	a.native = nil
-	switch {
-	case r.returned:
-		a.notBegun()
-		w.step(lifecycle.RunReturned{Ref: r.ref})
-		return
-	case r.noRoom != nil:
-		a.notBegun()
-		w.step(lifecycle.NoRoom{Ref: r.ref, Bytes: r.noRoom})
-		return
-	}
-	a.op.times.Observe(r.runTime)
-	r.attempt, r.loans = a, a.loans
-	if broken := a.endLoans(); len(broken) > 0 {
-		w.settleRun(r)
-		w.discardBorrowed(a, broken)
-		return
-	}
-	a.report = &workerv1.TaskReport{
-		TaskId: uint64(r.ref.Task), Attempt: uint32(r.ref.Attempt), Outcome: workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED,
-		OutputBytes: r.bytes, InlineResult: r.inline, RunNanos: uint64(r.runTime), FetchedBytes: a.fetched,
-		Slot: uint32(a.slot) + 1, FetchNanos: uint64(a.fetching), LoadNanos: uint64(a.loading), WaitNanos: uint64(a.waiting),
-	}
-	if r.failure != nil {
-		a.report.Error = w.complete(r.failure, a)
-	}
-	w.ending = r
-	w.step(lifecycle.RunEnded{Ref: r.ref, Succeeded: r.failure == nil, Outcome: lifecycle.Failed, Moved: r.made()})
-	w.ending = nil
-	w.mu.Lock()
-	w.ended = append(w.ended, r)
-	w.mu.Unlock()
 }
 
 // executorEnded handles a result of an executor.

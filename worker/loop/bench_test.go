@@ -27,6 +27,7 @@ import (
 	"github.com/millrace/millrace/transfer/transfertest"
 	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/lifecycle"
+	"github.com/millrace/millrace/worker/native"
 	"github.com/millrace/millrace/worker/store"
 	"github.com/millrace/millrace/worker/tasklog"
 )
@@ -105,6 +106,47 @@ type neighbour struct {
 	asked, heard atomic.Int64
 }
 
+// turningSlots are the slots of a worker whose only slot executes the turns of a benchmark, in its
+// own thread, whenever it polls for notifications and has no run.
+type turningSlots struct {
+	*native.Slots
+	turns chan func() (found bool)
+	// run is the last run, and running: it is not handed back yet. over is the time when it was
+	// handed back. They belong to the slot's thread.
+	run     *native.Run
+	running bool
+	over    time.Time
+}
+
+// turningHost is the worker as these slots know it.
+type turningHost struct {
+	native.Host
+	slots *turningSlots
+}
+
+func (s *turningSlots) Open(of native.Host) { s.Slots.Open(turningHost{of, s}) }
+
+// Load never lets the slot block without polling.
+func (s *turningSlots) Load(_ bool, free int) { s.Slots.Load(true, free) }
+
+func (s *turningSlots) Start(slot int, r *native.Run) {
+	s.run, s.running = r, true
+	s.Slots.Start(slot, r)
+}
+
+func (h turningHost) Poll() bool {
+	if h.slots.running {
+		return h.Host.Poll()
+	}
+	turn, more := <-h.slots.turns
+	return more && turn()
+}
+
+func (h turningHost) HandOver(runs []*native.Run) {
+	h.Host.HandOver(runs)
+	h.slots.running, h.slots.over = false, time.Now()
+}
+
 // BenchmarkStep measures the work of a worker for one task of a stencil of short calls: one input
 // is the worker's own, the others are read in place at peers, which wait for the task's result. It
 // reports medians of the times of the slot's thread: from the poll that finds the last notification
@@ -157,7 +199,6 @@ func benchmarkStep(b *testing.B, peers int) {
 	}
 	log := slog.New(slog.DiscardHandler)
 	header := []byte("a header of as many bytes")
-	// This goroutine is the slot of the worker.
 	d := &instant{bytes: bytes, header: header}
 	objects, err := store.New(slabOf(256<<20), log)
 	check(err)
@@ -178,19 +219,12 @@ func benchmarkStep(b *testing.B, peers int) {
 		Handle: func() { w.Handle() }, Left: func(s *notify.Subscriber) { w.Left(s) },
 	})
 	b.Cleanup(completions.Close)
+	slots := &turningSlots{Slots: native.New(native.Config{Slots: 1, Device: d, Store: objects, SpinTime: time.Hour}), turns: make(chan func() bool)}
 	w = New(Config{
-		Registration: &workerv1.Registration{Slots: 1}, Device: d, Store: objects, Path: way, Notifier: completions, Logs: new(tasklog.Logs), Log: log,
+		Registration: &workerv1.Registration{Slots: 1}, Device: d, Native: slots, Store: objects, Path: way, Notifier: completions, Logs: new(tasklog.Logs), Log: log,
 	})
 	w.running = context.Background()
 	w.beginFetches()
-	w.busy.Store(true)
-	w.native = newNative(nativeConfig{
-		device: d, store: objects, memoryWait: time.Minute, inlineBytes: &w.inlineBytes, lost: func() bool { return false },
-		post: func(runs []*nativeRun) { w.post(runs) }, hand: func(runs []*nativeRun) { w.stepInlineQuietly(runs) }, idle: w.signal,
-		spinTime: time.Hour, busy: &w.busy, poller: w.poller(), cores: &w.cores,
-	}, 0)
-	s := newNativeSlot(w.native)
-	w.native.slots = append(w.native.slots, s)
 	serve(completions, address(0))
 	own := func(act func()) {
 		w.owning.Lock()
@@ -225,7 +259,6 @@ func benchmarkStep(b *testing.B, peers int) {
 		say(&workerv1.SessionResponse{Peers: []*workerv1.Peer{{WorkerId: uint32(n.peer.Worker), Name: "peer", DataAddress: n.peer.Address}}})
 		n.SetPolling(true)
 	}
-	s.poll()
 	taskOf := func(step, at int) uint64 { return uint64(step*(peers+1) + at + 1) }
 	refOf := func(step, at int) transfer.Ref {
 		return transfer.Ref{Task: ids.TaskID(taskOf(step, at)), Generation: 1}
@@ -235,8 +268,9 @@ func benchmarkStep(b *testing.B, peers int) {
 	for range 100 {
 		short.Observe(5 * time.Microsecond)
 	}
-	step := 0
-	once := func() {
+	step, began := 0, time.Time{}
+	// begin brings about the next run; at the end, the slot's thread polls and finds it.
+	begin := func() bool {
 		step++
 		// It counts as short, even if this thread loses its processor.
 		w.ops[1].times = short
@@ -259,7 +293,7 @@ func benchmarkStep(b *testing.B, peers int) {
 			}
 		}
 		for subscribers := 0; subscribers < peers; {
-			if !s.poll() {
+			if !(host{w}).Poll() {
 				runtime.Gosched() // for the same reason
 			}
 			own(func() { subscribers = len(w.subscriptions.subscribers[ledger.ObjectID(refOf(step, 0))]) })
@@ -267,35 +301,24 @@ func benchmarkStep(b *testing.B, peers int) {
 		for i, n := range all {
 			if step > 1 {
 				if i > 0 {
-					s.poll()
+					host{w}.Poll()
 				}
 				n.Publish(n.reader.Load(), notify.Completion{Ref: refOf(step-1, i+1), Bytes: bytes})
 				n.Flush()
 			}
 		}
-		t0 := time.Now()
-		s.poll()
-		r := s.next()
-		if r == nil {
-			b.Fatal("it has nothing to run")
+		began = time.Now()
+		return host{w}.Poll() || step == 1 // the first run waits for no notification
+	}
+	// end follows when the run has ended.
+	end := func() bool {
+		r := slots.run
+		if r.Failure != nil {
+			b.Error(r.Failure)
 		}
-		<-s.wake
-		r.state.CompareAndSwap(runQueued, runBegun)
-		s.n.poller.started()
-		s.execute(r)
-		if len(s.open) != 1 {
-			b.Fatalf("it was not started: %v", r.failure)
-		}
-		t1 := time.Now()
-		s.finishOne()
-		s.next()
-		s.flush(s.n.hand)
-		t2 := time.Now()
-		if r.failure != nil {
-			b.Fatal(r.failure)
-		}
+		t1 := r.Times.Submitted
 		for i, part := range [...]time.Duration{
-			r.times.known.Sub(t0), r.times.handed.Sub(r.times.known), t1.Sub(r.times.handed), t2.Sub(d.over), t1.Sub(t0) + t2.Sub(d.over), d.over.Sub(t1),
+			r.Times.Known.Sub(began), r.Times.Handed.Sub(r.Times.Known), t1.Sub(r.Times.Handed), slots.over.Sub(d.over), t1.Sub(began) + slots.over.Sub(d.over), d.over.Sub(t1),
 		} {
 			spent[i] = append(spent[i], part)
 		}
@@ -315,20 +338,32 @@ func benchmarkStep(b *testing.B, peers int) {
 			w.outbox.sent()
 			for _, t := range m.GetTasks() {
 				if t.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
-					b.Fatal(t)
+					b.Error(t)
 				}
 			}
 		}
+		return false
+	}
+	slots.Load(true, 1)
+	slots.Open(host{w})
+	once := func() {
+		slots.turns <- begin
+		slots.turns <- end
 	}
 	once()
 	once()
-	spent = [6][]time.Duration{}
+	slots.turns <- func() bool {
+		spent = [6][]time.Duration{}
+		return false
+	}
 	b.ReportAllocs()
 	n := 0
 	for b.Loop() {
 		n++
 		once()
 	}
+	close(slots.turns)
+	slots.Close()
 	for i, name := range []string{"notified-ns", "admitted-ns", "submitted-ns", "published-ns", "all-ns", "overlap-ns"} {
 		slices.Sort(spent[i])
 		b.ReportMetric(float64(spent[i][n/2]), name)
@@ -340,5 +375,4 @@ func benchmarkStep(b *testing.B, peers int) {
 	if len(w.attempts) > 0 || w.machine.Len() > 0 {
 		b.Error("it has attempts")
 	}
-	s.rest()
 }

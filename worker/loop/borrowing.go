@@ -81,7 +81,7 @@ func (w *Worker) request(a *attempt, orders []order, needs bool) {
 	ctx, lender := w.fetchCtx, w.config.capabilities().Borrow
 	w.fetching.Add(1)
 	w.lending++
-	w.startedWork.Store(true)
+	w.config.Native.GiveWay()
 	go func() {
 		defer w.fetching.Done()
 		limited, cancel := context.WithTimeout(ctx, w.config.BorrowWait)

@@ -1,5 +1,7 @@
 package loop
 
+import "github.com/millrace/millrace/worker/native"
+
 // This file steps the machine by flat combining. A message that finds the owner goroutine asleep
 // costs two switches between goroutines: to the owner, and to the goroutine that gets the order. On
 // a machine with many processors that takes longer than a small task. So a goroutine that brings an
@@ -122,7 +124,7 @@ func (w *Worker) urgent() {
 	rest := w.inbox[:0]
 	for _, x := range w.inbox {
 		switch x.(type) {
-		case []*nativeRun, completed:
+		case []*native.Run, completed:
 			first = append(first, x)
 		default:
 			rest = append(rest, x)
@@ -172,8 +174,7 @@ func (w *Worker) settleQuietly() {
 	if w.asked && w.machine.Len() == 0 && w.lending == 0 && w.stopped == nil && w.mayLeave() {
 		w.leave("drained")
 	}
-	w.busy.Store(w.machine.Len() > 0)
-	w.cores.free.Store(int32(w.machine.FreeSlots()))
+	w.config.Native.Load(w.machine.Len() > 0, w.machine.FreeSlots())
 	if w.config.Notifier != nil {
 		w.config.Notifier.Flush()
 	}

@@ -12,12 +12,14 @@ import (
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/worker/lifecycle"
+	"github.com/millrace/millrace/worker/native"
+	"github.com/millrace/millrace/worker/workertest"
 )
 
 // Whichever goroutine is the owner, no event is lost, the events of each goroutine stay in order,
 // and nothing is handled after the worker has stopped.
 func TestInlineStepsAndTheOwnerAlternate(t *testing.T) {
-	w := New(Config{Registration: &workerv1.Registration{Slots: 1}, Store: storeOf(t, 1<<20), Log: slog.New(slog.DiscardHandler)})
+	w := New(Config{Registration: &workerv1.Registration{Slots: 1}, Native: new(handSlots), Store: workertest.NewStore(t, 1<<20), Log: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- w.own(ctx) }()
@@ -74,7 +76,7 @@ func TestUrgentEventsDoNotWaitForALongMessage(t *testing.T) {
 	w.subscriptions.waiting[word] = []*attempt{}
 	w.machine = lifecycle.New(lifecycle.Config{})
 	session, gone := message{session: 7}, left{}
-	for _, x := range []any{session, []*nativeRun{}, completed{{Ref: transfer.Ref{Task: 3, Generation: 1}}}, gone} {
+	for _, x := range []any{session, []*native.Run{}, completed{{Ref: transfer.Ref{Task: 3, Generation: 1}}}, gone} {
 		w.put(x)
 	}
 	w.urgent()
@@ -104,13 +106,11 @@ func TestAnEndThatWasNotReportedYetIsNotForgotten(t *testing.T) {
 		"signals":  {func(w *Worker) { w.signal() }, func(_ *Worker, m *workerv1.SessionRequest) bool { return len(m.GetTasks()) == 1 }},
 		"does not": {func(*Worker) {}, func(_ *Worker, m *workerv1.SessionRequest) bool { return m == nil }},
 	} {
-		w := New(Config{Registration: &workerv1.Registration{Slots: 1}, Store: storeOf(t, 1<<20), Log: slog.New(slog.DiscardHandler)})
-		w.native = newNative(nativeConfig{}, 0)
-		slot := &nativeSlot{wake: make(chan struct{}, 1)}
-		w.native.slots = append(w.native.slots, slot)
+		slots := new(handSlots)
+		w := New(Config{Registration: &workerv1.Registration{Slots: 1}, Native: slots, Store: workertest.NewStore(t, 1<<20), Log: slog.New(slog.DiscardHandler)})
 		w.ops[1] = w.newOp(&millracev1.Op{Kind: millracev1.OpKind_OP_KIND_NATIVE, Name: "bench.noop"})
 		w.assign(&workerv1.Assignment{TaskId: 1, Attempt: 1, OpId: 1})
-		w.handle([]*nativeRun{slot.next()})
+		w.handle(slots.started)
 		if w.machine.Len() > 0 {
 			t.Fatal("its end was not handled")
 		}

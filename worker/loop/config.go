@@ -53,11 +53,10 @@ type Config struct {
 	Registration *workerv1.Registration
 	// Scheduler is the connection to the scheduler. The caller closes it.
 	Scheduler *grpc.ClientConn
-	Device    device.Device
-	// Health returns the reason why the device is lost for good, nil while it works. It is called
-	// after a native operation has failed; if it returns an error, the worker ends with that error.
-	// May be nil.
-	Health func() error
+	// Device says which operations can read inputs in place, and how large their results are.
+	Device device.Device
+	// Native runs native operations. The worker opens and closes it.
+	Native Native
 	// GPUHealth returns the state of the worker's GPU, nil if that is unknown. May be nil.
 	GPUHealth func() *millracev1.GpuHealth
 	Store     *store.Store
@@ -84,11 +83,7 @@ type Config struct {
 	// here: the assignment may still be on its way. After that the peer is told that the object
 	// will not be made here. Default 2 s.
 	SubscriptionWait time.Duration
-	// SpinTime is the spin limit of native slots: the longest time that a slot without work polls
-	// for more before it blocks, while the worker has attempts. See internal/spin. Default 0: it
-	// blocks at once.
-	SpinTime time.Duration
-	Log      *slog.Logger
+	Log              *slog.Logger
 	// Ready, if set, is called by the owner at the first registration.
 	Ready func(ids.WorkerID)
 	// Alive, if set, is called by the owner about every second. If the calls stop, the worker
@@ -99,9 +94,6 @@ type Config struct {
 	// any case. May be nil.
 	Drain      <-chan struct{}
 	DrainGrace time.Duration
-	// Cores is the number of processors that native operations may use together. Default: those
-	// that this process may use.
-	Cores int
 	// Lifecycle are the machine's limits. Slots and resources are taken from the registration.
 	Lifecycle lifecycle.Config
 }

@@ -38,7 +38,7 @@ func attemptOf(pb *workerv1.Assignment, o *op) *attempt {
 		a.assigned.Runner, a.assigned.Prepares, a.assigned.Estimate = o.runner, o.runner != nativeRunner, o.times.Estimate()
 		if o.pb.GetKind() != millracev1.OpKind_OP_KIND_NATIVE {
 			// A native operation computes the exact size of its result from its arguments and
-			// reserves that (see calling.prepare). An average over other calls would often be too
+			// reserves that (see package native). An average over other calls would often be too
 			// small.
 			a.assigned.OutputBytes = pb.GetExpectedOutputBytes()
 		}

@@ -71,7 +71,7 @@ func (w *Worker) startFetch(e lifecycle.StartFetch) {
 	if f.own = e.Peer == w.Self(); f.own {
 		f.peer = transfer.Peer{Worker: e.Peer, Name: w.config.Registration.GetName()}
 		w.fetching.Add(1)
-		w.startedWork.Store(true)
+		w.config.Native.GiveWay()
 		go f.carryOut()
 		return
 	}
@@ -80,7 +80,7 @@ func (w *Worker) startFetch(e lifecycle.StartFetch) {
 		return
 	}
 	w.fetching.Add(1)
-	w.startedWork.Store(true)
+	w.config.Native.GiveWay()
 	if w.takesFetch && w.takenFetch == nil && e.Few && f.prompt() {
 		w.takenFetch = f
 		return
@@ -211,7 +211,7 @@ func (f *fetching) Place(ctx context.Context, index int, head transfer.Head) ([]
 	frames, err := s.Allocate(f.reservations[index], f.object(index), head.FrameBytes...)
 	if errors.Is(err, ledger.ErrOutgrown) {
 		f.Waits(transfer.Long)
-		if err = s.Grow(ctx, f.reservations[index], holder(f.object(index).Task), head.FrameBytes, f.worker.config.MemoryWait); err == nil {
+		if err = s.Grow(ctx, f.reservations[index], store.TaskHolder(f.object(index).Task), head.FrameBytes, f.worker.config.MemoryWait); err == nil {
 			frames, err = s.Allocate(f.reservations[index], f.object(index), head.FrameBytes...)
 		}
 	}

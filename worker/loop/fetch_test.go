@@ -43,7 +43,7 @@ func TestObjectsThatArriveTogetherEndAsEachAloneDoes(t *testing.T) {
 			t.Fatal(err)
 		}
 		end = func() { s.Close(); _ = slab.Close() } // no other process maps it
-		w := New(Config{Registration: &workerv1.Registration{Slots: 1}, Store: s, Log: slog.New(slog.DiscardHandler)})
+		w := New(Config{Registration: &workerv1.Registration{Slots: 1}, Native: new(handSlots), Store: s, Log: slog.New(slog.DiscardHandler)})
 		f := &fetching{worker: w, heads: make([]transfer.Head, count), open: count + 1}
 		reserve := func(holder uint64, n uint64) ledger.ReservationID {
 			r, err := s.ReserveWait(t.Context(), ledger.Holder{Kind: ledger.HolderTask, ID: holder}, []uint64{n}, 0)

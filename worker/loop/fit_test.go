@@ -17,6 +17,7 @@ import (
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/worker/tasklog"
+	"github.com/millrace/millrace/worker/workertest"
 )
 
 // bits are the pieces of the test's texts: characters of every length, invalid bytes, and parts of
@@ -162,7 +163,7 @@ func TestReportsThatCannotBeSentAreRemoved(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := New(Config{Registration: &workerv1.Registration{Slots: 1}, Store: storeOf(t, 1<<20), Log: slog.New(slog.DiscardHandler)})
+			w := New(Config{Registration: &workerv1.Registration{Slots: 1}, Native: new(handSlots), Store: workertest.NewStore(t, 1<<20), Log: slog.New(slog.DiscardHandler)})
 			w.outbox.task(report(7, 10, workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED))
 			w.outbox.mu.Lock()
 			bad(w.outbox)

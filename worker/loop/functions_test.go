@@ -7,12 +7,13 @@ import (
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
+	"github.com/millrace/millrace/worker/workertest"
 )
 
 // A worker keeps functions when its session ends. The scheduler may have taken it for lost in the
 // meantime, and does not know then what it has.
 func TestARegistrationListsTheFunctions(t *testing.T) {
-	w := New(Config{Registration: &workerv1.Registration{Slots: 1}, Store: storeOf(t, 1<<20), Log: slog.New(slog.DiscardHandler)})
+	w := New(Config{Registration: &workerv1.Registration{Slots: 1}, Native: new(handSlots), Store: workertest.NewStore(t, 1<<20), Log: slog.New(slog.DiscardHandler)})
 	w.open()
 	hashes := [][]byte{make([]byte, 32), make([]byte, 32)}
 	hashes[0][0], hashes[1][0] = 2, 1

@@ -1,8 +1,6 @@
 package loop
 
 import (
-	"cmp"
-
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/worker/device"
@@ -109,9 +107,6 @@ func (a *attempt) notBegun() {
 	}
 }
 
-// made is the size of a run's result, without the header if there are frames.
-func (r *nativeRun) made() uint64 { return cmp.Or(r.framed, r.bytes) }
-
 // readInPlace calls of for each input that a run has read in place, with the peer and the number of
 // bytes.
 func (r *nativeRun) readInPlace(of func(id ledger.ObjectID, at transfer.Peer, bytes uint64)) {
@@ -123,7 +118,7 @@ func (r *nativeRun) readInPlace(of func(id ledger.ObjectID, at transfer.Peer, by
 		head := &r.loans[i].Head
 		bytes := head.Bytes()
 		if a.assigned.Reads == lifecycle.Moves {
-			bytes = min(bytes, r.made())
+			bytes = min(bytes, r.Made())
 		}
 		of(ledger.ObjectID{Task: head.Ref.Task, Generation: head.Ref.Generation}, a.readAt[i], bytes)
 	}

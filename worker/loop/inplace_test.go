@@ -22,6 +22,7 @@ import (
 	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/device/host"
 	"github.com/millrace/millrace/worker/loop"
+	"github.com/millrace/millrace/worker/native"
 	"github.com/millrace/millrace/worker/store"
 	"github.com/millrace/millrace/worker/tasklog"
 	"github.com/millrace/millrace/worker/workertest"
@@ -275,6 +276,7 @@ func workerOf(t *testing.T, scheduler *workertest.Scheduler, way func(*shelf) tr
 	for _, change := range changes {
 		change(&config)
 	}
+	config.Native = native.New(native.Config{Slots: 1, Device: d, Store: objects, MemoryWait: config.MemoryWait})
 	w := loop.New(config)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

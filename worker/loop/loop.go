@@ -1,5 +1,5 @@
 // Package loop is a Loop: it owns a worker's lifecycle machine and the clock, communicates with the
-// scheduler, and connects store, device, paths and executors with each other.
+// scheduler, and connects store, native slots, paths and executors with each other.
 //
 // One goroutine at a time, the owner, steps the machine. Events from elsewhere (a message, an ended
 // run, a fetched object) are posted to its inbox. Messages for the scheduler go to the outbox,
@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,6 +24,7 @@ import (
 	"github.com/millrace/millrace/transfer/flow"
 	"github.com/millrace/millrace/worker/executor"
 	"github.com/millrace/millrace/worker/lifecycle"
+	"github.com/millrace/millrace/worker/native"
 	"github.com/millrace/millrace/worker/store"
 )
 
@@ -33,7 +33,6 @@ type Worker struct {
 	config  Config
 	log     *slog.Logger
 	machine *lifecycle.Machine
-	native  *native
 	outbox  *outbox
 	// fetching counts the goroutines of fetches, lease requests, rescues and the preparation of
 	// routes; Run waits for them.
@@ -50,12 +49,7 @@ type Worker struct {
 	life atomic.Uint64
 	// connected: a session with the scheduler is registered.
 	connected atomic.Bool
-	// busy: the machine has attempts. startedWork: the owner has started a run, a fetch or a lease
-	// request; see poller.
-	busy        atomic.Bool
-	startedWork atomic.Bool
-	cores       cores
-	times       timeBook
+	times     native.TimeBook
 
 	mu sync.Mutex
 	// inbox is guarded by mu, as is ended: the runs whose deferred work is not done yet, see
@@ -132,9 +126,6 @@ func New(c Config) *Worker {
 	if c.SubscriptionWait <= 0 {
 		c.SubscriptionWait = 2 * time.Second
 	}
-	if c.Cores <= 0 {
-		c.Cores = runtime.GOMAXPROCS(0)
-	}
 	c.Lifecycle.Slots = int(c.Registration.GetSlots())
 	c.Lifecycle.Resources = c.Registration.GetResources()
 	near := newNearby(&c)
@@ -152,7 +143,6 @@ func New(c Config) *Worker {
 		subscriptions: subscriptions{waiting: make(map[ledger.ObjectID][]*attempt), subscribers: make(map[ledger.ObjectID][]subscriber)},
 		executors:     make(map[string]bool),
 	}
-	w.cores.share, w.cores.slots = c.Cores, max(c.Lifecycle.Slots, 1)
 	w.staying, w.quit = context.WithCancel(context.Background())
 	w.nearby = near
 	c.Store.OnShort(func(stuck bool) {
@@ -178,7 +168,8 @@ func (w *Worker) Connected() bool { return w.connected.Load() }
 // PostResults passes results of executors to the worker.
 func (w *Worker) PostResults(results []executor.Result) { w.post(results) }
 
-// Types that are posted to the inbox, besides []*nativeRun, []executor.Result and lifecycle events.
+// Types that are posted to the inbox, besides []*native.Run, []executor.Result and events of
+// package lifecycle.
 type (
 	// message is a message of the scheduler in a session.
 	message struct {
@@ -227,11 +218,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	w.running = work
 	w.beginFetches()
-	w.native = newNative(nativeConfig{
-		device: w.config.Device, store: w.config.Store, memoryWait: w.config.MemoryWait, inlineBytes: &w.inlineBytes, lost: w.deviceLost,
-		post: func(runs []*nativeRun) { w.post(runs) }, hand: func(runs []*nativeRun) { w.stepInlineQuietly(runs) }, idle: w.signal,
-		spinTime: w.config.SpinTime, busy: &w.busy, poller: w.poller(), cores: &w.cores,
-	}, w.config.Lifecycle.Slots)
+	w.config.Native.Open(host{w})
 	sessionDone := make(chan struct{})
 	go func() {
 		defer close(sessionDone)
@@ -249,25 +236,13 @@ func (w *Worker) Run(ctx context.Context) error {
 	cancel()
 	w.outbox.close()
 	<-sessionDone
-	w.native.close()
+	w.config.Native.Close()
 	w.fetching.Wait()
 	w.settleEnded()
 	for _, a := range w.attempts {
 		a.endLoans() // its runs are over, and its lenders may still expect the end of the leases
 	}
 	return err
-}
-
-// deviceLost says whether the device is lost. If it is, the worker ends.
-func (w *Worker) deviceLost() bool {
-	if w.config.Health == nil {
-		return false
-	}
-	err := w.config.Health()
-	if err != nil {
-		w.Fail(err)
-	}
-	return err != nil
 }
 
 // Fail ends the worker at once: Run returns the error.
@@ -285,7 +260,6 @@ func (w *Worker) own(ctx context.Context) error {
 	if w.config.Alive != nil {
 		w.config.Alive() // before the registration, so that a worker which is known is also watched
 	}
-	poll := w.poller().poll
 	w.owning.Lock()
 	w.ticking = true
 	for w.stopped == nil {
@@ -321,7 +295,7 @@ func (w *Worker) own(ctx context.Context) error {
 		case ticked:
 			w.step(lifecycle.Ticked{})
 			w.config.Store.Tick(time.Now())
-			poll() // in case the slots that have declared to poll are delayed
+			host{w}.Poll() // in case the slots that have declared to poll are delayed
 			if w.machine.Len() == 0 {
 				w.ticking = false
 				ticks.Stop()
@@ -378,7 +352,7 @@ func (w *Worker) handle(x any) {
 		if w.asked && x.since >= aloneGrace && w.machine.Len() == 0 && w.stopped == nil {
 			w.leave("the scheduler is away, and nothing runs")
 		}
-	case []*nativeRun:
+	case []*native.Run:
 		for _, r := range x {
 			w.nativeEnded(r)
 		}

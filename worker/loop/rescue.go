@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/worker/store"
 )
 
 const (
@@ -148,7 +149,7 @@ func (r *rescuing) Place(ctx context.Context, index int, head transfer.Head) ([]
 	r.report()
 	began, wait := time.Now(), max(rescueWait-r.waited, 0)
 	limited, cancel := context.WithTimeoutCause(ctx, wait, fmt.Errorf("none was free within %v: %w", rescueWait, ledger.ErrNoRoom))
-	reservation, err := s.ReserveWait(limited, holder(id.Task), head.FrameBytes, wait)
+	reservation, err := s.ReserveWait(limited, store.TaskHolder(id.Task), head.FrameBytes, wait)
 	cancel()
 	if err != nil {
 		r.waited += time.Since(began)

@@ -12,13 +12,14 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/worker/workertest"
 )
 
 // Objects of a dead worker that are missing, or for which there is no room, do not prevent or delay
 // the rescue of the others, and are reported at once.
 func TestObjectsThatCannotBeRescuedDoNotHoldUpOthers(t *testing.T) {
 	const objects, last = 100, 99
-	w := New(Config{Registration: &workerv1.Registration{Slots: 1}, Store: storeOf(t, 1<<20), Log: slog.New(slog.DiscardHandler)})
+	w := New(Config{Registration: &workerv1.Registration{Slots: 1}, Native: new(handSlots), Store: workertest.NewStore(t, 1<<20), Log: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
 	defer cancel()
 	// A task uses almost all of the memory.

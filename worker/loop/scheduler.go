@@ -56,6 +56,7 @@ func (w *Worker) scheduler(r *workerv1.SessionResponse) {
 		w.life.Store(x.GetLife())
 		w.self.Store(x.GetWorkerId())
 		w.inlineBytes.Store(x.GetInlineResultBytes())
+		w.config.Native.Registered(x.GetInlineResultBytes())
 		w.acceptUnasked()
 		w.step(lifecycle.Registered{Self: ids.WorkerID(x.GetWorkerId())})
 		if w.config.Executors != nil {

@@ -10,7 +10,7 @@ import (
 // next run. All other work that follows from the end of the run is deferred, in Worker.ended: the
 // inputs stay pinned a little longer, in-place reads are recorded later, and the scheduler gets the
 // report last. A slot does this work when the next call is on its device or it has nothing else to
-// do; see nativeSlot.idle. Every other goroutine that signals the scheduler does it, too.
+// do; see native.Host. Every other goroutine that signals the scheduler does it, too.
 
 // settleEnded does the deferred work of runs that have ended. When it returns, nothing is left of
 // the runs that had ended before the call, even if another goroutine did the work. It does not need
@@ -29,18 +29,18 @@ func (w *Worker) settleEnded() {
 
 func (w *Worker) settleRun(r *nativeRun) {
 	for _, id := range r.pinned {
-		w.config.Store.Unpin(id, r.ref.Task, r.ref.Attempt)
+		w.config.Store.Unpin(id, r.Ref.Task, r.Ref.Attempt)
 	}
 	r.readInPlace(func(id ledger.ObjectID, at transfer.Peer, bytes uint64) {
 		w.borrowedBytes.Add(bytes)
 		w.nearby.lender.Read(at, bytes)
 		w.fetches.write(&fetchTimes{
-			first: lifecycle.Object(id), peer: at.Worker, objects: 1, bytes: bytes, readBy: r.ref.Task,
-			wanted: r.times.handed, usable: r.times.stored.Sub(r.times.handed),
+			first: lifecycle.Object(id), peer: at.Worker, objects: 1, bytes: bytes, readBy: r.Ref.Task,
+			wanted: r.Times.Handed, usable: r.Times.Stored.Sub(r.Times.Handed),
 		})
 	})
 	if r.report != nil {
-		w.times.write(&r.times, r.told)
+		w.times.Write(&r.Times, r.told)
 		w.outbox.task(r.report)
 	}
 }

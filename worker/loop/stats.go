@@ -67,7 +67,7 @@ func (w *Worker) DescribeMemory(limit int, task ids.TaskID) *millracev1.Describe
 	_, objects, small := w.config.Store.Stats()
 	r := &millracev1.DescribeMemoryResponse{
 		Largest: w.holdings(snapshot.Largest, len(snapshot.Tiers)), Pinned: w.holdings(snapshot.Pinned, len(snapshot.Tiers)),
-		SmallObjectCount: uint64(objects), SmallObjectBytes: small, RssBytes: rss(), Fetches: w.fetches.last(limit), NativeTimes: w.times.read(),
+		SmallObjectCount: uint64(objects), SmallObjectBytes: small, RssBytes: rss(), Fetches: w.fetches.last(limit), NativeTimes: w.times.Read(),
 	}
 	if task != 0 {
 		r.History = w.config.Store.History(task)

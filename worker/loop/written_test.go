@@ -6,6 +6,7 @@ import (
 
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/memory/ledger"
+	"github.com/millrace/millrace/worker/workertest"
 )
 
 // A client may reach a worker before the worker knows that it is registered: the scheduler has told
@@ -16,7 +17,7 @@ func TestWritesBeforeTheRegistrationWaitForTheScheduler(t *testing.T) {
 		accepted int // objects that count once the worker is registered
 	}{"scheduler that accepts": {life: 7, accepted: 0}, "scheduler that does not": {life: 0, accepted: 1}} {
 		t.Run(name, func(t *testing.T) {
-			w := New(Config{Registration: &workerv1.Registration{Slots: 1}, Store: storeOf(t, 1<<20), Log: slog.New(slog.DiscardHandler)})
+			w := New(Config{Registration: &workerv1.Registration{Slots: 1}, Native: new(handSlots), Store: workertest.NewStore(t, 1<<20), Log: slog.New(slog.DiscardHandler)})
 			id := ledger.ObjectID{Task: 10, Generation: 1}
 			x := &writing{id: id, answer: make(chan error, 1), report: &workerv1.ObjectReport{
 				Replica: &workerv1.Replica{TaskId: 10, Generation: 1}, Event: workerv1.ObjectEvent_OBJECT_EVENT_WRITTEN,

@@ -120,11 +120,11 @@ func (s *Store) pin(id ledger.ObjectID, p ledger.Pin) (Object, bool) {
 }
 
 func inputPin(task ids.TaskID, attempt ids.Attempt) ledger.Pin {
-	return ledger.Pin{Reason: ledger.PinInput, Holder: ledger.Holder{Kind: ledger.HolderTask, ID: uint64(task)}, Attempt: attempt}
+	return ledger.Pin{Reason: ledger.PinInput, Holder: TaskHolder(task), Attempt: attempt}
 }
 
 func queuedPin(task ids.TaskID, attempt ids.Attempt, rank uint64) ledger.Pin {
-	return ledger.Pin{Reason: ledger.PinQueued, Holder: ledger.Holder{Kind: ledger.HolderTask, ID: uint64(task)}, Attempt: attempt, Rank: rank}
+	return ledger.Pin{Reason: ledger.PinQueued, Holder: TaskHolder(task), Attempt: attempt, Rank: rank}
 }
 
 // Held returns an object that is pinned, whether it is sealed or has been dropped since. Its frames
@@ -166,4 +166,9 @@ func (s *Store) Expect(uses []Use) {
 		s.ledger.Expect(u.ID, u.Rank)
 	}
 	s.mu.Unlock()
+}
+
+// TaskHolder is a task as the holder of memory or of an object.
+func TaskHolder(task ids.TaskID) ledger.Holder {
+	return ledger.Holder{Kind: ledger.HolderTask, ID: uint64(task)}
 }

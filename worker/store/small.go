@@ -78,7 +78,7 @@ func (s *Store) putLarge(r ledger.ReservationID, id ledger.ObjectID, header []by
 		if written {
 			reserve = s.ReserveWait
 		}
-		if r, err = reserve(ctx, ledger.Holder{Kind: ledger.HolderTask, ID: uint64(id.Task)}, []uint64{n}, headerWait); err != nil {
+		if r, err = reserve(ctx, TaskHolder(id.Task), []uint64{n}, headerWait); err != nil {
 			return fmt.Errorf("store: no room for a header of %d bytes: %w", n, err)
 		}
 		defer s.Release(r)

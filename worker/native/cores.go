@@ -1,4 +1,4 @@
-package loop
+package native
 
 import "sync/atomic"
 

@@ -1,4 +1,4 @@
-package loop
+package native
 
 import (
 	"testing"
@@ -14,15 +14,15 @@ import (
 func TestTimesOfATaskAddUp(t *testing.T) {
 	zero := time.Unix(1000, 0)
 	at := func(n time.Duration) time.Time { return zero.Add(n) }
-	var b timeBook
-	b.write(&runTimes{known: at(0), handed: at(1), begun: at(3), submitted: at(6), worked: at(10), stored: at(15)}, at(21))
+	var b TimeBook
+	b.Write(&Times{Known: at(0), Handed: at(1), Begun: at(3), Submitted: at(6), Worked: at(10), Stored: at(15)}, at(21))
 	// It was submitted at 30, when the call before it and also its own work had ended.
-	b.write(&runTimes{known: at(0), handed: at(1), begun: at(3), submitted: at(30), worked: at(29), stored: at(35)}, at(41))
+	b.Write(&Times{Known: at(0), Handed: at(1), Begun: at(3), Submitted: at(30), Worked: at(29), Stored: at(35)}, at(41))
 	want := &millracev1.NativeTimes{
 		Attempts: 2, AdmissionTime: durationpb.New(1 + 1), QueueTime: durationpb.New(2 + 2), SubmissionTime: durationpb.New(3 + 27),
 		DeviceTime: durationpb.New(4 + 0), StoreTime: durationpb.New(5 + 5), NotifyTime: durationpb.New(6 + 6),
 	}
-	if got := b.read(); !proto.Equal(got, want) {
+	if got := b.Read(); !proto.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
 }

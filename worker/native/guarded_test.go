@@ -1,4 +1,4 @@
-package loop
+package native
 
 import (
 	"errors"
@@ -15,7 +15,7 @@ func TestPanicsOfADeviceFailOneTask(t *testing.T) {
 		return device.Result{Header: make([]byte, sizes[3])}, nil
 	})
 	var failed *device.Error
-	if !errors.As(err, &failed) || failed.Reason != "INTERNAL" || !strings.Contains(failed.Message, "index out of range") || !strings.Contains(failed.Message, "guarded_test.go") || len(failed.Message) > messageBytes {
+	if !errors.As(err, &failed) || failed.Reason != "INTERNAL" || !strings.Contains(failed.Message, "index out of range") || !strings.Contains(failed.Message, "guarded_test.go") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := guarded(func() (int, error) { return 1, errors.New("as ever") }); err == nil || err.Error() != "as ever" {

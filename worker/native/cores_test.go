@@ -1,12 +1,8 @@
-package loop
+package native
 
 import (
 	"slices"
 	"testing"
-
-	"github.com/millrace/millrace/internal/ids"
-	"github.com/millrace/millrace/worker/device"
-	"github.com/millrace/millrace/worker/lifecycle"
 )
 
 func TestProcessorsAreDividedBySlots(t *testing.T) {
@@ -35,12 +31,14 @@ func TestProcessorsAreDividedBySlots(t *testing.T) {
 
 // TestACallKnowsItsProcessors: the task takes two of four slots, and one is free.
 func TestACallKnowsItsProcessors(t *testing.T) {
-	s := newStream()
-	n, ended := slotOf(t, s, 0)
-	n.cores.share, n.cores.slots = 8, 4
-	n.cores.free.Store(1)
-	n.start(0, &nativeRun{ref: lifecycle.Ref{Task: ids.TaskID(1), Attempt: 1}, call: device.Call{Op: "cores"}, slots: 2})
-	<-ended
+	s, o := newStream(), newOwner()
+	n := slotsOf(t, Config{Slots: 4, Cores: 8, Device: s})
+	n.Load(true, 1)
+	n.Open(o)
+	r := long(1, "cores")
+	r.Width = 2
+	n.Start(0, r)
+	<-o.ended
 	if got := s.happened(); !slices.Equal(got, []string{"run with 6 processors"}) || n.cores.running.Load() != 0 {
 		t.Errorf("%q; %d calls run afterwards", got, n.cores.running.Load())
 	}

@@ -1,4 +1,4 @@
-package loop
+package native
 
 import (
 	"context"
@@ -13,24 +13,23 @@ import (
 	"github.com/millrace/millrace/worker/store"
 )
 
-// nativeSlot executes native runs one after the other, in a goroutine of its own. The
-// machine hands runs to it, some of them in advance.
-type nativeSlot struct {
-	n *native
-	// wake signals a change of queue. It has room for one signal, so that start can send without
-	// waiting. close closes it.
+// slot executes runs one after the other, in a goroutine of its own.
+type slot struct {
+	n *Slots
+	// wake signals a change of queue. It has room for one signal, so that Start can send without
+	// waiting. Close closes it.
 	wake chan struct{}
 
 	mu sync.Mutex
 	// queue, current, cancel and closed are guarded by mu. cancel ends the context of current.
-	queue   []*nativeRun
-	current *nativeRun
+	queue   []*Run
+	current *Run
 	cancel  context.CancelCauseFunc
 	closed  bool
 
 	// The fields below belong to the slot's goroutine.
 	ctx     context.Context //nolint:containedctx // a new one per run would cost as much as a tiny op
-	done    []*nativeRun
+	done    []*Run
 	flushed time.Time
 	// open are the calls that were started on the device and not finished, in order. spent are
 	// finished calls whose remaining memory is released later, after their results were published.
@@ -49,13 +48,13 @@ type nativeSlot struct {
 	polling bool
 }
 
-func newNativeSlot(n *native) *nativeSlot {
-	s := &nativeSlot{n: n, wake: make(chan struct{}, 1), limit: spin.New(n.spinTime)}
+func newSlot(n *Slots) *slot {
+	s := &slot{n: n, wake: make(chan struct{}, 1), limit: spin.New(n.config.SpinTime)}
 	s.cores = func() int { return n.cores.of(s.width) }
 	return s
 }
 
-func (s *nativeSlot) run() {
+func (s *slot) run() {
 	defer s.n.wait.Done()
 	defer s.rest()
 	for {
@@ -64,21 +63,21 @@ func (s *nativeSlot) run() {
 		case r == nil && len(s.open) > 0:
 			s.finishOne()
 		case r == nil:
-			s.flush(s.n.hand)
+			s.flush(s.n.host.HandOver)
 			if !s.sleep() {
 				return
 			}
 		case !r.state.CompareAndSwap(runQueued, runBegun):
-			r.returned = true
+			r.Returned = true
 			s.done = append(s.done, r)
 		default:
 			// Finished runs must not wait for a long run.
-			if !r.short || time.Since(s.flushed) > lifecycle.HandoverDelay {
-				s.flush(s.n.post)
+			if !r.Short || time.Since(s.flushed) > lifecycle.HandoverDelay {
+				s.flush(s.n.host.Ended)
 			}
 			// Reset the flag: this run set it, and other goroutines that were started run on other
 			// threads.
-			s.n.poller.started()
+			s.n.takeStarted()
 			s.execute(r)
 		}
 	}
@@ -86,12 +85,12 @@ func (s *nativeSlot) run() {
 
 // finishOne waits until the first of the open calls is finished, or returns early when there is
 // another run to start behind it.
-func (s *nativeSlot) finishOne() {
-	s.flush(s.n.hand) // the slot has nothing else to do now
+func (s *slot) finishOne() {
+	s.flush(s.n.host.HandOver) // the slot has nothing else to do now
 	s.idle()
 	c := s.open[0]
 	done := c.started.Done()
-	for ; !done && time.Since(c.begin) < s.n.spinTime; done = c.started.Done() {
+	for ; !done && time.Since(c.begin) < s.n.config.SpinTime; done = c.started.Done() {
 		s.overlapWork(c)
 		polled := s.poll()
 		if len(s.open) < lifecycle.OpenCalls {
@@ -115,7 +114,7 @@ func (s *nativeSlot) finishOne() {
 }
 
 // finishAll waits for all open calls.
-func (s *nativeSlot) finishAll() {
+func (s *slot) finishAll() {
 	for _, c := range s.open {
 		s.finish(c)
 	}
@@ -123,21 +122,21 @@ func (s *nativeSlot) finishAll() {
 	s.open = s.open[:0]
 }
 
-func (s *nativeSlot) finish(c *calling) {
+func (s *slot) finish(c *calling) {
 	s.ended(c, c.finish())
 	s.spent = append(s.spent, c)
 }
 
 // ended records the outcome of a call.
-func (s *nativeSlot) ended(c *calling, err error) {
+func (s *slot) ended(c *calling, err error) {
 	r := c.run
 	now := time.Now()
-	r.runTime = now.Sub(c.begin)
-	r.times.stored = now
+	r.RunTime = now.Sub(c.begin)
+	r.Times.Stored = now
 	if len(s.open) > 1 && s.open[0] == c {
 		// The next call occupies the device from now on.
 		s.open[1].begin = now
-		s.open[1].run.times.submitted = now
+		s.open[1].run.Times.Submitted = now
 	}
 	if err != nil {
 		ctx := c.ctx
@@ -145,8 +144,8 @@ func (s *nativeSlot) ended(c *calling, err error) {
 			// The slot's context may be cancelled because of another call.
 			ctx = context.Background()
 		}
-		r.failure = taskError(ctx, r, err)
-		if r.orphaned = s.n.lost(); r.orphaned {
+		r.Failure = taskError(ctx, r, err)
+		if s.n.lost() {
 			return
 		}
 	}
@@ -155,7 +154,7 @@ func (s *nativeSlot) ended(c *calling, err error) {
 
 // sleep waits for work: it polls for a limited time and then blocks. It returns false if the slot
 // is closed.
-func (s *nativeSlot) sleep() (open bool) {
+func (s *slot) sleep() (open bool) {
 	select {
 	case _, open = <-s.wake:
 		return open // the handover just before has produced new work for this slot
@@ -173,7 +172,7 @@ func (s *nativeSlot) sleep() (open bool) {
 		default:
 		}
 		switch {
-		case !told && time.Since(begin) > lifecycle.ReportGrace, s.n.poller.started():
+		case !told && time.Since(begin) > lifecycle.ReportGrace, s.n.takeStarted():
 			told = true
 			s.giveWay()
 		case polled && told:
@@ -188,8 +187,8 @@ func (s *nativeSlot) sleep() (open bool) {
 
 // giveWay yields the thread to goroutines that the slot has made ready, so that no other thread,
 // which may be asleep, has to take them over. It also sends the reports to the scheduler.
-func (s *nativeSlot) giveWay() {
-	if s.n.spinTime > 0 {
+func (s *slot) giveWay() {
+	if s.n.config.SpinTime > 0 {
 		runtime.Gosched()
 	}
 	s.idle()
@@ -197,12 +196,12 @@ func (s *nativeSlot) giveWay() {
 
 // idle does the deferred work that nothing waits for: it sends the reports to the scheduler and
 // releases the memory of finished calls.
-func (s *nativeSlot) idle() {
-	s.n.idle()
+func (s *slot) idle() {
+	s.n.host.Idle()
 	s.releaseSpent()
 }
 
-func (s *nativeSlot) releaseSpent() {
+func (s *slot) releaseSpent() {
 	for _, c := range s.spent {
 		c.release()
 	}
@@ -212,50 +211,50 @@ func (s *nativeSlot) releaseSpent() {
 
 // poll handles notifications from peers and says whether there were any. From now until rest, peers
 // need not wake this worker.
-func (s *nativeSlot) poll() bool {
+func (s *slot) poll() bool {
 	if !s.polling {
 		s.polling = true
-		s.n.poller.setPolling(true)
+		s.n.host.SetPolling(true)
 	}
-	return s.n.poller.poll()
+	return s.n.host.Poll()
 }
 
 // overlapWork works ahead while the device executes a call, once per call: it publishes the
 // arriving result in the shared object index, and allocates memory for the next call, which often
 // has a result of the same size.
-func (s *nativeSlot) overlapWork(c *calling) {
+func (s *slot) overlapWork(c *calling) {
 	if c.overlapped {
 		return
 	}
 	c.overlapped = true
 	c.announce()
 	if s.spare.Reservation == 0 && c.needs > 0 && c.needs <= lifecycle.SpareBytes {
-		s.spare = s.n.store.Spare(c.needs)
+		s.spare = s.n.config.Store.Spare(c.needs)
 	}
 }
 
-func (s *nativeSlot) dropSpare() {
-	s.n.store.Release(s.spare.Reservation)
+func (s *slot) dropSpare() {
+	s.n.config.Store.Release(s.spare.Reservation)
 	s.spare = store.Spare{}
 }
 
 // rest prepares the slot for a wait or a call that may be long: it drops the spare, releases the
 // memory of finished calls, makes peers wake this worker again, and handles the notifications that
 // arrived before.
-func (s *nativeSlot) rest() {
+func (s *slot) rest() {
 	s.dropSpare()
 	s.releaseSpent()
 	if !s.polling {
 		return
 	}
 	s.polling = false
-	s.n.poller.setPolling(false)
-	if s.n.poller.poll() {
+	s.n.host.SetPolling(false)
+	if s.n.host.Poll() {
 		s.idle()
 	}
 }
 
-func (s *nativeSlot) next() *nativeRun {
+func (s *slot) next() *Run {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.current = nil
@@ -275,7 +274,7 @@ func (s *nativeSlot) next() *nativeRun {
 	return r
 }
 
-func (s *nativeSlot) flush(to func([]*nativeRun)) {
+func (s *slot) flush(to func([]*Run)) {
 	if done := s.done; len(done) > 0 {
 		s.done = nil
 		to(done)
@@ -285,29 +284,29 @@ func (s *nativeSlot) flush(to func([]*nativeRun)) {
 
 // execute executes a run that has begun. A short run that the device can start asynchronously is
 // only started, behind the open calls.
-func (s *nativeSlot) execute(r *nativeRun) {
-	if !r.short {
+func (s *slot) execute(r *Run) {
+	if !r.Short {
 		s.rest()
 	}
 	c := &calling{n: s.n, run: r, ctx: s.ctx, begin: time.Now()}
-	if r.timeout > 0 {
-		limited, cancel := context.WithTimeoutCause(c.ctx, r.timeout, errTimeout)
+	if r.Timeout > 0 {
+		limited, cancel := context.WithTimeoutCause(c.ctx, r.Timeout, errTimeout)
 		defer cancel()
 		c.ctx = limited
 	}
-	r.times.begun = c.begin
-	s.width, r.call.Cores = max(r.slots, 1), s.cores
+	r.Times.Begun = c.begin
+	s.width, r.Call.Cores = max(r.Width, 1), s.cores
 	if s.spare.Reservation == 0 {
 		s.releaseSpent() // there may be no memory beside theirs
 	}
 	p, err := c.prepare(&s.spare)
-	if err == nil && r.noRoom == nil {
+	if err == nil && r.NoRoom == nil {
 		// Long calls and calls with a timeout are not started asynchronously: they must be waited
 		// for in a way that can be interrupted.
-		if starter, able := p.(device.Starter); able && r.short && r.timeout == 0 && len(s.open) < lifecycle.OpenCalls {
+		if starter, able := p.(device.Starter); able && r.Short && r.Timeout == 0 && len(s.open) < lifecycle.OpenCalls {
 			if c.started, err = guarded(func() (device.Started, error) { return starter.Start(c.ctx, c.allocNow) }); c.started != nil {
 				s.open = append(s.open, c)
-				r.times.submitted = time.Now()
+				r.Times.Submitted = time.Now()
 				return
 			}
 			if errors.Is(err, errLater) {
@@ -316,7 +315,7 @@ func (s *nativeSlot) execute(r *nativeRun) {
 		}
 		if err == nil {
 			s.finishAll()
-			if !r.brief {
+			if !r.Brief {
 				s.rest()
 			}
 			s.idle()

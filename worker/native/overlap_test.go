@@ -1,4 +1,4 @@
-package loop
+package native
 
 import (
 	"context"
@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,7 +16,6 @@ import (
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/objindex"
 	"github.com/millrace/millrace/worker/device"
-	"github.com/millrace/millrace/worker/lifecycle"
 	"github.com/millrace/millrace/worker/store"
 )
 
@@ -89,10 +87,10 @@ func (c *making) Finish() (device.Result, error) {
 type made struct {
 	*maker
 	t       *testing.T
-	n       *native
+	n       *Slots
 	objects *store.Store
 	reader  *objindex.Reader
-	ended   chan *nativeRun
+	*owner
 	// looks gets a value each time the slot polls for notifications, which it does after
 	// overlapWork.
 	looks chan struct{}
@@ -113,7 +111,7 @@ func newMade(t *testing.T) *made {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := &made{maker: &maker{gate: make(chan struct{}, 10), frames: map[string][]memory.Frame{}}, t: t, ended: make(chan *nativeRun, 10), looks: make(chan struct{})}
+	x := &made{maker: &maker{gate: make(chan struct{}, 10), frames: map[string][]memory.Frame{}}, t: t, owner: newOwner(), looks: make(chan struct{})}
 	if x.reader, err = objindex.Open(published.File(), slots.File()); err != nil {
 		t.Fatal(err)
 	}
@@ -121,27 +119,16 @@ func newMade(t *testing.T) *made {
 		t.Fatal(err)
 	}
 	x.objects.PublishTo(published)
-	busy, inline := new(atomic.Bool), new(atomic.Uint32)
-	busy.Store(true)
-	take := func(runs []*nativeRun) {
-		for _, r := range runs {
-			x.ended <- r
+	x.n = New(Config{Slots: 1, Cores: 1, Device: x.maker, Store: x.objects, SpinTime: time.Hour})
+	x.n.Load(true, 0)
+	x.owner.polls = func() bool {
+		select {
+		case x.looks <- struct{}{}:
+		default:
 		}
+		return false
 	}
-	x.n = newNative(nativeConfig{
-		cores:  &cores{share: 1, slots: 1},
-		device: x.maker, store: x.objects, memoryWait: time.Minute, inlineBytes: inline, lost: func() bool { return false },
-		post: take, hand: take, idle: func() {}, spinTime: time.Hour, busy: busy, poller: poller{
-			setPolling: func(bool) {}, started: func() bool { return false },
-			poll: func() bool {
-				select {
-				case x.looks <- struct{}{}:
-				default:
-				}
-				return false
-			},
-		},
-	}, 1)
+	x.n.Open(x.owner)
 	t.Cleanup(func() {
 		x.close()
 		x.objects.Close()
@@ -154,8 +141,7 @@ func newMade(t *testing.T) *made {
 
 // close ends the slot and checks that it has released the memory for further calls.
 func (x *made) close() {
-	x.n.close()
-	x.n.slots = nil
+	x.n.Close()
 	books, _, _ := x.objects.Stats()
 	var sealed uint64
 	for _, o := range x.objects.Inventory() {
@@ -175,8 +161,7 @@ func (x *made) close() {
 func (x *made) begin(name string) transfer.Ref {
 	x.t.Helper()
 	x.tasks++
-	r := &nativeRun{ref: lifecycle.Ref{Task: ids.TaskID(x.tasks), Attempt: 1}, call: device.Call{Op: name}, short: true}
-	x.n.start(0, r)
+	x.n.Start(0, runOf(x.tasks, name))
 	for began := false; !began; {
 		<-x.looks
 		x.mu.Lock()
@@ -192,8 +177,8 @@ func (x *made) begin(name string) transfer.Ref {
 func (x *made) end(fails bool) {
 	x.t.Helper()
 	x.gate <- struct{}{}
-	if r := <-x.ended; (r.failure != nil) != fails {
-		x.t.Fatalf("%s ended with %v", r.call.Op, r.failure)
+	if r := <-x.ended; (r.Failure != nil) != fails {
+		x.t.Fatalf("%s ended with %v", r.Call.Op, r.Failure)
 	}
 }
 

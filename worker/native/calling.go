@@ -1,4 +1,4 @@
-package loop
+package native
 
 import (
 	"context"
@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/millrace/millrace/internal/text"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/worker/device"
@@ -18,18 +17,18 @@ import (
 
 // calling is one call of the device for a run.
 type calling struct {
-	n   *native
-	run *nativeRun
+	n   *Slots
+	run *Run
 	ctx context.Context //nolint:containedctx // its slot's, or one that ends with its timeout
 	// begin is the time when the call began. For a call that was started while another was open, it
 	// is the time when that one ended.
 	begin time.Time
 	// reservation is the memory of the call, 0 if it has none yet. own: the call made the
-	// reservation and must release it; otherwise the loop does.
+	// reservation and must release it; otherwise the host does.
 	reservation ledger.ReservationID
 	own         bool
 	// needs is the size of the result in bytes, 0 if there is not exactly one frame or the size is
-	// unknown. overlapped: nativeSlot.overlapWork was done for this call.
+	// unknown. overlapped: slot.overlapWork was done for this call.
 	needs      uint64
 	overlapped bool
 	// frame is the frame of the spare that the call took over for its result, until alloc returns
@@ -44,20 +43,20 @@ type calling struct {
 }
 
 func (c *calling) object() ledger.ObjectID {
-	return ledger.ObjectID{Task: c.run.ref.Task, Generation: c.run.ref.Attempt}
+	return ledger.ObjectID{Task: c.run.Ref.Task, Generation: c.run.Ref.Attempt}
 }
 
 // prepare parses the call and reserves memory for its result if the size is known. If there is no
 // room it sets noRoom. It takes the spare if that has the right size, and releases it otherwise.
 func (c *calling) prepare(spare *store.Spare) (device.Prepared, error) {
 	n, r := c.n, c.run
-	r.call.Scratch = c
-	p, err := guarded(func() (device.Prepared, error) { return n.device.Prepare(r.call) })
+	r.Call.Scratch = c
+	p, err := guarded(func() (device.Prepared, error) { return n.config.Device.Prepare(r.Call) })
 	if err != nil {
 		return nil, err
 	}
-	if r.roomy {
-		c.reservation = r.reservation
+	if r.Roomy {
+		c.reservation = r.Reservation
 	}
 	sizes := p.OutputBytes()
 	if len(sizes) == 1 {
@@ -65,24 +64,24 @@ func (c *calling) prepare(spare *store.Spare) (device.Prepared, error) {
 	}
 	if s := *spare; s.Reservation != 0 {
 		*spare = store.Spare{}
-		if c.reservation == 0 && c.needs == s.Frame.Bytes && n.store.Adopt(s, c.object(), holder(r.ref.Task)) == nil {
+		if c.reservation == 0 && c.needs == s.Frame.Bytes && n.config.Store.Adopt(s, c.object(), store.TaskHolder(r.Ref.Task)) == nil {
 			c.reservation, c.own, c.frame = s.Reservation, true, s.Frame
 			return p, nil
 		}
-		n.store.Release(s.Reservation)
+		n.config.Store.Release(s.Reservation)
 	}
 	if len(sizes) > 0 && c.reservation == 0 {
 		// It does not wait for memory: a run that waits for memory must not occupy a slot.
-		reservation, granted, err := n.store.Reserve(holder(r.ref.Task), sizes, time.Time{}, nil)
+		reservation, granted, err := n.config.Store.Reserve(store.TaskHolder(r.Ref.Task), sizes, time.Time{}, nil)
 		if err != nil {
 			if errors.Is(err, ledger.ErrNoRoom) {
-				r.noRoom = sizes
+				r.NoRoom = sizes
 				return nil, nil
 			}
 			return nil, fmt.Errorf("%w: %w", device.ErrNoRoom, err)
 		}
 		if !granted {
-			panic("loop: a reservation that may not wait was neither granted nor refused")
+			panic("native: a reservation that may not wait was neither granted nor refused")
 		}
 		c.reservation, c.own = reservation, true
 	}
@@ -103,9 +102,9 @@ func (c *calling) allocNow(bytes uint64) (memory.Frame, error) {
 
 // alloc is a device.Allocator. It may wait for memory.
 func (c *calling) alloc(bytes uint64) (memory.Frame, error) {
-	n, task := c.n, holder(c.run.ref.Task)
+	n, task := c.n, store.TaskHolder(c.run.Ref.Task)
 	if c.reservation == 0 {
-		reservation, err := n.store.ReserveMore(c.ctx, task, []uint64{bytes}, n.memoryWait)
+		reservation, err := n.config.Store.ReserveMore(c.ctx, task, []uint64{bytes}, n.config.MemoryWait)
 		if err != nil {
 			return memory.Frame{}, fmt.Errorf("%w: %w", device.ErrNoRoom, err)
 		}
@@ -116,12 +115,12 @@ func (c *calling) alloc(bytes uint64) (memory.Frame, error) {
 			return f, nil
 		}
 		// The spare does not match: the result has several frames.
-		n.store.Rebuild(c.reservation, c.object())
+		n.config.Store.Rebuild(c.reservation, c.object())
 	}
-	frames, err := n.store.Allocate(c.reservation, c.object(), bytes)
+	frames, err := n.config.Store.Allocate(c.reservation, c.object(), bytes)
 	if errors.Is(err, ledger.ErrOutgrown) {
-		if err = n.store.Grow(c.ctx, c.reservation, task, []uint64{bytes}, n.memoryWait); err == nil {
-			frames, err = n.store.Allocate(c.reservation, c.object(), bytes)
+		if err = n.config.Store.Grow(c.ctx, c.reservation, task, []uint64{bytes}, n.config.MemoryWait); err == nil {
+			frames, err = n.config.Store.Allocate(c.reservation, c.object(), bytes)
 		}
 	}
 	if err != nil {
@@ -133,12 +132,12 @@ func (c *calling) alloc(bytes uint64) (memory.Frame, error) {
 // Scratch is part of device.Scratch.
 func (c *calling) Scratch(bytes uint64) (memory.Frame, error) {
 	n := c.n
-	reservation, err := n.store.ReserveMore(c.ctx, holder(c.run.ref.Task), []uint64{bytes}, n.memoryWait)
+	reservation, err := n.config.Store.ReserveMore(c.ctx, store.TaskHolder(c.run.Ref.Task), []uint64{bytes}, n.config.MemoryWait)
 	if err != nil {
 		return memory.Frame{}, fmt.Errorf("%w: %w", device.ErrNoRoom, err)
 	}
 	c.scratch = append(c.scratch, reservation)
-	frames, err := n.store.Allocate(reservation, n.store.Temporary(), bytes)
+	frames, err := n.config.Store.Allocate(reservation, n.config.Store.Temporary(), bytes)
 	if err != nil {
 		return memory.Frame{}, fmt.Errorf("%w: %w", device.ErrNoRoom, err)
 	}
@@ -154,7 +153,7 @@ func guarded[T any](do func() (T, error)) (result T, err error) {
 			if broken, is := cause.(error); is && strings.HasPrefix(broken.Error(), "ledger: ") {
 				panic(cause)
 			}
-			err = &device.Error{Reason: "INTERNAL", Message: text.Cut(fmt.Sprintf("internal error, please report it: %v\n%s", cause, debug.Stack()), messageBytes)}
+			err = &device.Error{Reason: "INTERNAL", Message: fmt.Sprintf("internal error, please report it: %v\n%s", cause, debug.Stack())}
 		}
 	}()
 	return do()
@@ -163,8 +162,8 @@ func guarded[T any](do func() (T, error)) (result T, err error) {
 // call executes the call and waits for its end.
 func (c *calling) call(p device.Prepared) error {
 	result, err := guarded(func() (device.Result, error) { return p.Run(c.ctx, c.alloc) })
-	c.run.times.submitted = time.Now()
-	c.run.times.worked = c.run.times.submitted
+	c.run.Times.Submitted = time.Now()
+	c.run.Times.Worked = c.run.Times.Submitted
 	if err != nil {
 		return err
 	}
@@ -176,14 +175,14 @@ func (c *calling) call(p device.Prepared) error {
 // then takes less time.
 func (c *calling) announce() {
 	if header := c.started.Header(); header != nil {
-		c.n.store.PublishArriving(c.object(), header)
+		c.n.config.Store.PublishArriving(c.object(), header)
 	}
 }
 
 // finish waits for the end of a call that was started. The slot releases its memory later.
 func (c *calling) finish() error {
 	result, err := guarded(c.started.Finish)
-	c.run.times.worked = time.Now()
+	c.run.Times.Worked = time.Now()
 	if err != nil {
 		return err
 	}
@@ -193,43 +192,43 @@ func (c *calling) finish() error {
 // release releases the remaining memory of the call, and records the cost of its result.
 func (c *calling) release() {
 	for _, reservation := range c.scratch {
-		c.n.store.Release(reservation)
+		c.n.config.Store.Release(reservation)
 	}
 	c.scratch = nil
 	if c.own {
-		c.n.store.Release(c.reservation)
+		c.n.config.Store.Release(c.reservation)
 	}
 	if c.took > 0 {
-		c.n.store.Cost(c.object(), c.took)
+		c.n.config.Store.Cost(c.object(), c.took)
 	}
 }
 
 // keep stores a result, and its inline value if it is small.
 func (c *calling) keep(result device.Result) error {
 	n, r, id := c.n, c.run, c.object()
-	r.bytes = uint64(len(result.Header))
+	r.Bytes = uint64(len(result.Header))
 	if len(result.Frames) == 0 {
-		if err := n.store.PutWithin(c.reservation, id, result.Header); err != nil {
+		if err := n.config.Store.PutWithin(c.reservation, id, result.Header); err != nil {
 			return fmt.Errorf("%w: %w", device.ErrNoRoom, err)
 		}
 		if len(result.Header) <= int(n.inlineBytes.Load()) {
-			r.inline = result.Header
+			r.Inline = result.Header
 		}
 		return nil
 	}
 	for _, f := range result.Frames {
-		r.framed += f.Bytes
+		r.Framed += f.Bytes
 	}
-	r.bytes += r.framed
-	if r.bytes <= uint64(n.inlineBytes.Load()) {
-		frames, err := n.store.Copies(result.Frames)
+	r.Bytes += r.Framed
+	if r.Bytes <= uint64(n.inlineBytes.Load()) {
+		frames, err := n.config.Store.Copies(result.Frames)
 		if err != nil {
 			return err
 		}
 		if inline, ok := value.Inline(result.Header, frames); ok {
-			r.inline = inline
+			r.Inline = inline
 		}
 	}
 	c.took = time.Since(c.begin)
-	return n.store.Seal(id, result.Header)
+	return n.config.Store.Seal(id, result.Header)
 }
