@@ -491,7 +491,7 @@ func runOn(ctx context.Context, c Config, registration *workerv1.Registration, s
 	}
 	pulse := newPulse(c.Alive)
 	w = loop.New(loop.Config{
-		Registration: registration, Scheduler: scheduler, Device: d, GPUHealth: health.current, Store: objects, Path: path, Notifier: notifier, Executors: pools, Logs: logs,
+		Registration: registration, Scheduler: scheduler, GPUHealth: health.current, Store: objects, Path: path, Notifier: notifier, Executors: pools, Logs: logs,
 		Native: native.New(native.Config{
 			Slots: int(registration.GetSlots()), Device: d, Store: objects, Health: m.health, MemoryWait: c.MemoryWait, SpinTime: spinTime, Cores: c.Cores,
 		}),

@@ -11,7 +11,6 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/notify"
-	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/executor"
 	"github.com/millrace/millrace/worker/lifecycle"
 	"github.com/millrace/millrace/worker/store"
@@ -53,8 +52,6 @@ type Config struct {
 	Registration *workerv1.Registration
 	// Scheduler is the connection to the scheduler. The caller closes it.
 	Scheduler *grpc.ClientConn
-	// Device says which operations can read inputs in place, and how large their results are.
-	Device device.Device
 	// Native runs native operations. The worker opens and closes it.
 	Native Native
 	// GPUHealth returns the state of the worker's GPU, nil if that is unknown. May be nil.

@@ -20,7 +20,7 @@ type nearby struct {
 
 func newNearby(c *Config) (n nearby) {
 	n.lender = c.capabilities().Lend
-	n.device, _ = c.Device.(device.InPlace)
+	n.device = c.Native.InPlace()
 	if n.lender == nil || n.device == nil {
 		return nearby{}
 	}
@@ -88,11 +88,8 @@ func (w *Worker) moves(a *attempt, limit uint64) bool {
 	if lent <= limit {
 		return false
 	}
-	p, err := w.config.Device.Prepare(a.call())
-	if err != nil {
-		return false // the slot gets the same error and reports it
-	}
-	for _, n := range p.OutputBytes() {
+	// If the call is wrong, the slot gets the same error and reports it.
+	for _, n := range w.config.Native.OutputBytes(a.call()) {
 		result += n
 	}
 	return result > limit

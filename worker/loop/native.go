@@ -6,6 +6,7 @@ import (
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/lifecycle"
 	"github.com/millrace/millrace/worker/native"
 )
@@ -29,6 +30,10 @@ type Native interface {
 	// GiveWay makes a slot that spins yield its thread: the owner has started a fetch or a lease
 	// request.
 	GiveWay()
+	// InPlace says how operations read inputs at peers, nil if the device cannot do that.
+	InPlace() device.InPlace
+	// OutputBytes are the sizes of a call's result, nil if the call is wrong or they are unknown.
+	OutputBytes(call device.Call) []uint64
 }
 
 // nativeRun is an attempt's run in a native slot. The fields besides Run are for the work that is

@@ -179,6 +179,21 @@ func (n *Slots) TakeBack(index int, r *Run) {
 	// Otherwise the slot has dequeued the run already and returns it itself.
 }
 
+// InPlace says how operations read inputs at peers, nil if the device cannot do that.
+func (n *Slots) InPlace() device.InPlace {
+	reads, _ := n.config.Device.(device.InPlace)
+	return reads
+}
+
+// OutputBytes are the sizes of a call's result, nil if the call is wrong or they are unknown.
+func (n *Slots) OutputBytes(call device.Call) []uint64 {
+	p, err := n.config.Device.Prepare(call)
+	if err != nil {
+		return nil
+	}
+	return p.OutputBytes()
+}
+
 // lost says whether the device is lost. If it is, the worker ends.
 func (n *Slots) lost() bool {
 	if n.config.Health == nil {

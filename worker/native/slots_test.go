@@ -106,3 +106,13 @@ func TestAFailureOnALostDeviceIsNotReported(t *testing.T) {
 	default:
 	}
 }
+
+func TestSizesOfResultsAreKnownBeforeTheRun(t *testing.T) {
+	n := slotsOf(t, Config{Slots: 1, Device: newStream()})
+	if got := n.OutputBytes(runOf(1, "half").Call); !slices.Equal(got, []uint64{slabBytes / 2}) {
+		t.Errorf("the result has %d", got)
+	}
+	if n.InPlace() != nil {
+		t.Error("the device reads at peers")
+	}
+}
