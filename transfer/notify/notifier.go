@@ -27,6 +27,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -261,7 +262,7 @@ func (n *Notifier) openPublisher(p *publisher, conn net.Conn) (link *hostLink, e
 	}
 	var out *ring.Writer
 	if end != nil {
-		link, out = &hostLink{End: end, conn: conn, handle: func(record []byte) error { return n.takeCompletion(p, record) }}, &end.Out
+		link, out = &hostLink{End: end, conn: conn, handle: func(record []byte) error { return n.takeCompletions(p, record) }}, &end.Out
 		n.addLink(link)
 	}
 	if !p.writer.open(conn, out, appendRef(nil, requestWake, transfer.Ref{}), true) {
@@ -270,20 +271,27 @@ func (n *Notifier) openPublisher(p *publisher, conn net.Conn) (link *hostLink, e
 	return link, err
 }
 
-// takeCompletion is hostLink.handle for notifications.
-func (n *Notifier) takeCompletion(p *publisher, record []byte) error {
-	if len(record) < completionBytes {
-		return errMalformed
+// takeCompletions is hostLink.handle for notifications. A record has several if they were published
+// before the connection was open.
+func (n *Notifier) takeCompletions(p *publisher, record []byte) error {
+	completions := make([]Completion, 0, 1)
+	for len(record) > 0 {
+		if len(record) < completionBytes {
+			return errMalformed
+		}
+		completion, inline, err := decodeCompletion(record)
+		rest := record[completionBytes:]
+		if err != nil || inline > len(rest) {
+			return errMalformed
+		}
+		if inline > 0 {
+			completion.Inline = rest[:inline:inline]
+		}
+		completions, record = append(completions, completion), rest[inline:]
 	}
-	completion, inline, err := decodeCompletion(record)
-	if err != nil || inline != len(record)-completionBytes {
-		return errMalformed
-	}
-	if inline > 0 {
-		completion.Inline = record[completionBytes:]
-	}
-	if p.wants(completion.Ref) {
-		n.config.Completed([]Completion{completion})
+	completions = slices.DeleteFunc(completions, func(c Completion) bool { return !p.wants(c.Ref) })
+	if len(completions) > 0 {
+		n.config.Completed(completions)
 	}
 	return nil
 }
