@@ -86,6 +86,29 @@ def test_no_rows_are_behind_the_last_one_of_a_scan(tmp_path: Path) -> None:
         same(pl.scan_csv(tmp_path / "t.csv", n_rows=20).slice(offset, 8).bottom_k(1, by="id"), FAR)
 
 
+#: First rows of first rows, and between them a column that nobody reads, and whose values need all
+#: rows. Only the first limit counts.
+TWO_LIMITS: dict[str, Make] = {
+    "window": lambda t: t.select(pl.all(), y=c("x").filter(c("x") > 2).first().over("k")),
+    "row index": lambda t: t.with_row_index(),
+    "shift": lambda t: t.with_columns(y=c("x").shift(1)).rename({"s": "r"}),
+    "concat": lambda t: pl.concat([t.with_row_index(), t.with_row_index()]),
+}
+
+
+@pytest.mark.parametrize("name", TWO_LIMITS)
+def test_the_first_rows_of_first_rows_are_no_more(name: str, tmp_path: Path) -> None:
+    """Polars writes the second limit over the first, if both are moved into a scan of Python."""
+    lf = TWO_LIMITS[name](ROWS.lazy().head(12)).head(30)
+    for query in (lf.select("id"), lf.group_by("id").agg(c("x").max())):
+        for options in (FAR, NEAR):
+            same(query, options, order=False)
+        (part,) = Query(InProcess(), 2, Options()).collect(_plan.read(query))
+        assert_frame_equal(part.value, query.collect(engine="in-memory"), check_row_order=False)
+    Query(InProcess(), 2, Options(parts=1)).sink_parquet(_plan.read(lf.select("id")), str(tmp_path / "t.parquet"), {})
+    assert_frame_equal(pl.read_parquet(tmp_path / "t.parquet"), lf.select("id").collect(engine="in-memory"))
+
+
 UNREAD: dict[str, Make] = {
     "aggregate": lambda t: t.group_by("k").agg(c("x").max(), c("id").max()).select("k", "id"),
     "drop": lambda t: t.group_by("k").agg(c("x").max(), c("id").max()).drop("x"),
