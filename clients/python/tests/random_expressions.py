@@ -46,7 +46,7 @@ class Expressions:
             return "pl.lit(1)", None
         col, dtype = f"c({name!r})", self.schema[name]
         if dtype in NUMBERS:
-            made = [f"{col} + 1", f"{col} * 2", f"-{col}" if dtype not in UNSIGNED else col, f"{col}.fill_null(0)", f"{col}.is_null()", f"pl.when({col} > 1).then({col}).otherwise(0)",
+            made = [f"{col} + 1", f"{col} * 2", f"-{col}" if dtype not in (*UNSIGNED, pl.Int128) else col, f"{col}.fill_null(0)", f"{col}.is_null()", f"pl.when({col} > 1).then({col}).otherwise(0)",
                     f"{col}.cast(pl.Float64)" if dtype not in WIDE else col, f"{col}.abs()", f"{col}.clip(0, 3)", f"{col}.is_between(0, 9)", f"{col} > 1"]  # fmt: skip
             if dtype.is_float():
                 made += [f"{col}.is_nan()", f"{col}.fill_nan(None)", f"{col}.floor()"]
