@@ -14,6 +14,8 @@ left out, because Polars gives several answers, or wrong ones:
 - variances of infinite values, or with `ddof=0`: that of a single one is 0 or NaN, and that of a
   group without values is 0 or null;
 - `unnest` of a name that is there: Polars refuses it only if the column is read;
+- relaxed concats of a number and a struct of one name: Polars refuses them only if the column is
+  read, and a query in SQL, which is in one task, reads all columns of its inputs;
 - the order of the rows of an `unpivot`, which Polars' streaming engine gives in blocks;
 - `min` and `max` of lists in a `pivot`, which only one of Polars' engines refuses;
 - `-x` of `Int128`, which Polars refuses unless nothing computes it;
