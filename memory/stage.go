@@ -370,7 +370,8 @@ func (f *Inflow) Flush() error {
 }
 
 // Close gives the buffers back. It is undefined whether bytes that were not flushed are in the
-// space. After Close, no copy is in progress.
+// space. After Close, no copy is in progress, and the flow is as new: errors of earlier copies,
+// which Park may have kept, say nothing of the next bytes.
 func (f *Inflow) Close() {
 	if f.current != nil {
 		f.sent = append(f.sent, f.current)
@@ -378,5 +379,5 @@ func (f *Inflow) Close() {
 	for _, b := range f.sent {
 		b.Free()
 	}
-	f.current, f.used, f.pieces, f.sent = nil, 0, nil, nil
+	f.current, f.used, f.pieces, f.sent, f.err = nil, 0, nil, nil, nil
 }

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/grpcpath"
 	"github.com/millrace/millrace/transfer/transfertest"
@@ -243,5 +244,32 @@ func TestObjectsThatCannotBeStoredFailTogether(t *testing.T) {
 	}
 	if n := far.Lent.Load(); n != 0 {
 		t.Errorf("%d buffers are lent", n)
+	}
+}
+
+// TestAParkedErrorIsOfItsObjectOnly: the stream uses its flow again for the objects behind one that
+// could not be written.
+func TestAParkedErrorIsOfItsObjectOnly(t *testing.T) {
+	space := transfertest.NewFar(t, 1<<20)
+	space.BreakAt.Store(&memory.Frame{Bytes: 100})
+	in := memory.NewInflow(space)
+	write := func(off uint64) error {
+		_, err := in.Room(off, 100)
+		return err
+	}
+	if err := write(0); err != nil {
+		t.Fatal(err)
+	}
+	in.Park(0)
+	if err := write(200); !errors.Is(err, transfertest.ErrBroken) {
+		t.Errorf("after copies that failed: %v", err)
+	}
+	in.Close()
+	if err := errors.Join(write(200), in.Flush()); err != nil {
+		t.Errorf("the next object: %v", err)
+	}
+	in.Close()
+	if n := space.Lent.Load(); n != 0 {
+		t.Errorf("%d buffers were not given back", n)
 	}
 }
