@@ -2,6 +2,7 @@ package millrace
 
 import (
 	"context"
+	"errors"
 	"net"
 	"slices"
 	"strings"
@@ -206,5 +207,37 @@ func TestFlushSendsReleases(t *testing.T) {
 	}
 	if err := <-flushed; err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestFlushSaysThatReleasesAreQueued: its error is that of its own attempt, not of an earlier one.
+func TestFlushSaysThatReleasesAreQueued(t *testing.T) {
+	ctx := soon(t)
+	fake := newFake(t)
+	c := fake.dial(t, WithRetryTimeout(time.Millisecond))
+	f, err := c.Submit(ctx, Native("x"), Args())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Flush(ctx); err != nil {
+		t.Fatal(err)
+	}
+	fake.mu.Lock()
+	fake.refuseReleases = 1 << 30
+	fake.mu.Unlock()
+	f.Release()
+	if err := c.Flush(ctx); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("while the scheduler cannot be reached: %v", err)
+	}
+	ended, end := context.WithCancel(ctx)
+	end()
+	if err := c.Flush(ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("after the end of its context: %v", err)
+	}
+	fake.mu.Lock()
+	fake.refuseReleases = 0
+	fake.mu.Unlock()
+	if err := c.Flush(ctx); err != nil {
+		t.Errorf("once the scheduler is back: %v", err)
 	}
 }

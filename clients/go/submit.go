@@ -260,15 +260,15 @@ func (c *Client) Flush(ctx context.Context) error {
 			}
 		}
 	}
-	done, err := c.takeHolds(ctx)
-	if err != nil {
-		return err
+	err := c.lockReleases(ctx)
+	if err == nil {
+		err = c.sendReleases(ctx)
+		c.unlockReleases()
 	}
-	done()
-	if refused != nil {
+	if refused != nil || err == nil {
 		return refused
 	}
-	return c.releases.unsent()
+	return fmt.Errorf("millrace: flush: %w", err)
 }
 
 // submitLoop sends batches, one at a time, until the client closes.
@@ -461,16 +461,6 @@ func (q *releaseQueue) init() {
 	q.order = make(chan struct{}, 1)
 }
 
-// unsent returns ErrUnavailable if releases wait for a scheduler that could not be reached.
-func (q *releaseQueue) unsent() error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if !q.away {
-		return nil
-	}
-	return fmt.Errorf("millrace: flush: %d releases are not sent yet: %w", len(q.ids), ErrUnavailable)
-}
-
 func (c *Client) releaseIDs(ids []uint64) {
 	if len(ids) == 0 {
 		return
@@ -519,19 +509,30 @@ func (c *Client) releaseLoop() {
 // done must be called when their futures are bound. takeHolds first sends all queued releases,
 // so that the keys of released tasks are free.
 func (c *Client) takeHolds(ctx context.Context) (done func(), err error) {
-	select {
-	case c.releases.order <- struct{}{}:
-	case <-ctx.Done():
-		return nil, fmt.Errorf("millrace: wait for another submission: %w", context.Cause(ctx))
-	case <-c.ctx.Done():
-		return nil, ErrClosed
+	if err := c.lockReleases(ctx); err != nil {
+		return nil, err
 	}
-	c.sendReleases(ctx)
-	return func() { <-c.releases.order }, nil
+	_ = c.sendReleases(ctx) // they are sent later
+	return c.unlockReleases, nil
 }
 
-// sendReleases sends the queued releases. REQUIRES: the caller has the token of releases.order.
-func (c *Client) sendReleases(ctx context.Context) {
+// lockReleases takes the token of releases.order, unlockReleases gives it back.
+func (c *Client) lockReleases(ctx context.Context) error {
+	select {
+	case c.releases.order <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("millrace: wait for another submission: %w", context.Cause(ctx))
+	case <-c.ctx.Done():
+		return ErrClosed
+	}
+}
+
+func (c *Client) unlockReleases() { <-c.releases.order }
+
+// sendReleases sends the queued releases. After an error, some are queued again.
+// REQUIRES: the caller has the token of releases.order.
+func (c *Client) sendReleases(ctx context.Context) error {
 	q := &c.releases
 	const maxReleases = 20_000 // the scheduler handles one request in one step, during which it does nothing else
 	for {
@@ -540,7 +541,7 @@ func (c *Client) sendReleases(ctx context.Context) {
 		q.ids = q.ids[len(ids):]
 		q.mu.Unlock()
 		if len(ids) == 0 {
-			return
+			return nil
 		}
 		if ids = c.futures.unheld(ids); len(ids) == 0 {
 			continue
@@ -554,16 +555,16 @@ func (c *Client) sendReleases(ctx context.Context) {
 		case err == nil:
 		case ctx.Err() != nil:
 			c.releaseIDs(ids)
-			return
+			return err
 		case errors.Is(err, ErrUnavailable):
 			// The lease may last longer than the retry timeout.
 			q.mu.Lock()
 			q.away = true
 			q.mu.Unlock()
 			c.releaseIDs(ids)
-			return
+			return err
 		default:
-			return // the scheduler does not know the lease any more, and has released its tasks
+			return nil // the scheduler does not know the lease any more, and has released its tasks
 		}
 	}
 }
