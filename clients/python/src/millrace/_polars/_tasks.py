@@ -32,18 +32,7 @@ def run(plan: bytes, *inputs: Sequence[Source]) -> pl.DataFrame:
         # Polars runs what cudf-polars cannot do.
         return _plan.load(plan).collect(engine=pl.GPUEngine(executor="in-memory"))
     with _read(inputs):
-        return _plan.load(plan).collect(optimizations=_optimizations(plan))
-
-
-def _optimizations(plan: bytes) -> pl.QueryOptFlags:
-    """Returns the optimizations that Polars may apply to a plan.
-
-    Polars moves a limit into a scan of Python, and inputs are such scans. If it then removes the
-    node that kept a second limit above, because nobody reads its column, it writes the second limit
-    over the first: `t.head(12).with_row_index().head(40).select("x")` has 40 rows. So limits stay
-    where they are if a plan may have two.
-    """
-    return pl.QueryOptFlags(slice_pushdown=plan.count(b"Slice") < 2 or b"PythonScan" not in plan)
+        return _plan.load(plan).collect(optimizations=_plan.optimizations(plan))
 
 
 def _has_gpu() -> bool:
@@ -95,7 +84,7 @@ def sample(frame: pl.DataFrame, key: str, n: int) -> pl.DataFrame:
 def sink_parquet(plan: bytes, path: str, options: dict[str, Any], *inputs: Sequence[Source]) -> None:
     """Runs a plan, and writes its result to a file."""
     with _read(inputs):
-        _plan.load(plan).sink_parquet(path, optimizations=_optimizations(plan), **options)
+        _plan.load(plan).sink_parquet(path, optimizations=_plan.optimizations(plan), **options)
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl  # pyright: ignore[reportMissingImports]
 
 from millrace._polars import _stored
-from millrace._polars._plan import load
+from millrace._polars._plan import load, optimizations
 from millrace.client import Client
 from millrace.future import Future
 
@@ -42,7 +42,7 @@ def run(plan: bytes, names: list[str], *results: Sequence[pl.DataFrame]) -> pl.D
         results: the parts of each.
     """
     with _brought(names, results):
-        return load(plan).collect()
+        return load(plan).collect(optimizations=optimizations(plan))
 
 
 def sink_parquet(
@@ -50,7 +50,7 @@ def sink_parquet(
 ) -> None:
     """Runs a query, and writes its result to a file."""
     with _brought(names, results):
-        load(plan).sink_parquet(path, **options)
+        load(plan).sink_parquet(path, optimizations=optimizations(plan), **options)
 
 
 @contextlib.contextmanager
