@@ -63,7 +63,7 @@ func TestWaitingCallsWithoutAClientAreBounded(t *testing.T) {
 	}
 }
 
-// One namespace cannot take all of the memory: what is free is shared with those that come later.
+// One namespace cannot take all of the memory. Others that come later find room.
 func TestANamespaceLeavesRoomForOthers(t *testing.T) {
 	const limit = 100_000
 	m := coord.New(coord.Config{Bytes: limit})

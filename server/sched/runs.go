@@ -133,20 +133,18 @@ func (m *Machine) Runs(namespace string, graph ids.GraphID, begin time.Time, aft
 }
 
 // LatestRuns returns finished attempts with numbers above `after`, oldest first, and the number of
-// the last one. If there are more than `limit`, it returns that many, spread evenly, and the number
-// of those that it left out. So do attempts count that are not kept any more.
-func (m *Machine) LatestRuns(after uint64, limit int) (found []Run, last, skipped uint64) {
+// the last one. If there are more than `limit`, it returns that many, spread evenly.
+func (m *Machine) LatestRuns(after uint64, limit int) (found []Run, last uint64) {
 	s := &m.runs
 	if after >= s.last {
-		return nil, s.last, 0
+		return nil, s.last
 	}
-	all := s.last - after
 	first := max(after+1, s.first)
 	stride := max((s.last-first+uint64(limit))/uint64(limit), 1)
 	for n := first + (s.last-first)%stride; n <= s.last; n += stride {
 		found = append(found, s.at(n).copied())
 	}
-	return found, s.last, all - uint64(len(found))
+	return found, s.last
 }
 
 // RunsIf returns the wanted ones of the finished attempts with the numbers from after+1 to upTo,

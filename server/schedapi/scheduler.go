@@ -101,7 +101,7 @@ type Reader interface {
 	Explain(now time.Time, task ids.TaskID) (sched.Explanation, bool)
 	History(ids.TaskID) []string
 	Runs(namespace string, graph ids.GraphID, begin time.Time, after uint64, limit int) (runs []sched.Run, next uint64)
-	LatestRuns(after uint64, limit int) (runs []sched.Run, last, skipped uint64)
+	LatestRuns(after uint64, limit int) (runs []sched.Run, last uint64)
 	RunsIf(wanted func(*sched.Run) bool, after, upTo uint64, limit int) (runs []sched.Run, last uint64)
 	LastRun() uint64
 	RunsBefore(before uint64, limit int, filter sched.RunFilter) (runs []sched.Run, next uint64)

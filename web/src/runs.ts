@@ -198,11 +198,9 @@ class Runs {
     return { count, newest };
   }
 
-  // fill fetches runs that are missing in a time, one page of them.
-  fill(from: number, to: number): Promise<unknown> {
-    if (this.loading || this.size >= kept) return Promise.resolve();
-    const { newest } = this.missing(from, to);
-    if (newest === 0) return Promise.resolve();
+  // fill fetches a page of missing runs, from the newest of them on; 0: none is missing.
+  fill(newest: number): Promise<unknown> {
+    if (newest === 0 || this.loading || this.size >= kept) return Promise.resolve();
     this.loading = this.load(newest + 1).finally(() => {
       if (!this.known.has(newest)) this.gone = newest;
       this.loading = null;

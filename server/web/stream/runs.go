@@ -47,14 +47,14 @@ func (t *runs) update(time.Time) *event {
 	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
 	var found []sched.Run
-	var last, skipped uint64
-	err := t.scheduler.Read(ctx, func(r schedapi.Reader) { found, last, skipped = r.LatestRuns(t.last, changedRuns) })
+	var last uint64
+	err := t.scheduler.Read(ctx, func(r schedapi.Reader) { found, last = r.LatestRuns(t.last, changedRuns) })
 	if err != nil || len(found) == 0 {
 		return nil // The loop has stopped, and the streams end.
 	}
 	first := t.last + 1
 	t.last = last
-	return t.event(found, first, last, skipped, false)
+	return t.event(found, first, last, false)
 }
 
 // snapshot returns the latest runs that the viewer does not have.
@@ -74,15 +74,11 @@ func (t *runs) snapshot(v *viewer) *event {
 		return nil
 	}
 	slices.Reverse(found)
-	skipped := uint64(0)
-	if after > 0 {
-		skipped = first - after - 1
-	}
-	return t.event(found, first, t.last, skipped, true)
+	return t.event(found, first, t.last, true)
 }
 
-func (t *runs) event(found []sched.Run, first, last, skipped uint64, columns bool) *event {
-	data := fmt.Appendf(nil, "event: runs\nid: %d\ndata: {\"first\":%d,\"next\":%d,\"skipped\":%d,", last, first, last, skipped)
+func (t *runs) event(found []sched.Run, first, last uint64, columns bool) *event {
+	data := fmt.Appendf(nil, "event: runs\nid: %d\ndata: {\"first\":%d,\"next\":%d,", last, first, last)
 	data = t.encoder.appendTo(data, found, t.start, columns)
 	return &event{data: append(data, "}\n\n"...), last: last}
 }

@@ -104,9 +104,9 @@ export function StreamPage() {
     ];
     const timer = setInterval(() => {
       setShares(timeline.shares());
-      const { from, to } = timeline.view;
-      if (!frozen && !following.current) void runs.fill(from, to);
-      setMissing(runs.missing(from, to).count);
+      const { count, newest } = runs.missing(timeline.view.from, timeline.view.to);
+      setMissing(count);
+      if (!frozen && !following.current) void runs.fill(newest);
       if (timeline.view.from < (runs.size ? runs.span()[0] : 0)) void runs.older();
     }, 500);
     const wheel = (event: WheelEvent) => {
