@@ -459,13 +459,14 @@ func TestLeaseThatDoesNotWait(t *testing.T) {
 func TestLastWordsAreThoseOfTheRunThatDied(t *testing.T) {
 	r := newRig(t, "ECHO_DEVICE=yes")
 	// Output of the first task may be read between the task's end and its result, before any task
-	// counts as ended. So two tasks write.
-	for task := 1; task <= 2; task++ {
-		if out := r.call(t, task, "log", "by another task"); out.Error != nil {
+	// counts as ended. So two tasks write, and the words of the second one are awaited: those of the
+	// first one come before them through the pipe.
+	for task, text := range []string{"by another task", "by another task, the last"} {
+		if out := r.call(t, 1+task, "log", text); out.Error != nil {
 			t.Fatal(out.Error)
 		}
 	}
-	for !strings.Contains(r.logs.Tail(1, 1)+r.logs.Tail(2, 1), "printed by another task") { // the output comes through a pipe
+	for !strings.Contains(r.logs.Tail(1, 1)+r.logs.Tail(2, 1), "another task, the last") {
 		runtime.Gosched()
 	}
 	out := r.call(t, 3, "kill")
