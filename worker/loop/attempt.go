@@ -9,7 +9,6 @@ import (
 	executorv1 "github.com/millrace/millrace/gen/go/millrace/executor/v1"
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
-	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
@@ -176,7 +175,7 @@ func (w *Worker) lookUp(a *attempt, order lifecycle.Admit) *lifecycle.Admitted {
 		case o.ID == (ledger.ObjectID{}):
 			f.Below = in.Object.Item != 0 && w.config.Store.Here(listOf(ledger.ObjectID(in.Object)))
 			if order.Large {
-				f.Known = w.known(in.Holders)
+				f.Known = w.peers.Known(in.Holders)
 			}
 			continue
 		case !o.HasPlace():
@@ -191,16 +190,6 @@ func (w *Worker) lookUp(a *attempt, order lifecycle.Admit) *lifecycle.Admitted {
 	}
 	clear(w.objects)
 	return e
-}
-
-// known counts the workers of a list that can be asked.
-func (w *Worker) known(holders []ids.WorkerID) (n int) {
-	for _, h := range holders {
-		if w.peers[h].Address != "" {
-			n++
-		}
-	}
-	return n
 }
 
 // in returns an input as it was assigned.
@@ -301,7 +290,7 @@ func (w *Worker) carryOut(e lifecycle.Effect) (next lifecycle.Event) {
 		w.config.Store.Release(w.reservations[e.Reservation])
 		delete(w.reservations, e.Reservation)
 	case lifecycle.StartFetch:
-		w.startFetch(e)
+		w.fetch(e)
 	case lifecycle.Resume:
 		w.withRun(e.Ref, func(*attempt) {}, func(a *attempt) { w.config.Executors.Resume(a.op.runner, a.slot, a.ref) })
 	case lifecycle.StopRun:
@@ -316,6 +305,20 @@ func (w *Worker) carryOut(e lifecycle.Effect) (next lifecycle.Event) {
 			func(a *attempt) { w.config.Executors.TakeBack(a.op.runner, a.slot, a.ref) })
 	}
 	return nil
+}
+
+// taken is a fetch that the caller of stepInlineAndTake carries out; see peers.Fetch.
+type taken func(leave func())
+
+func (w *Worker) fetch(e lifecycle.StartFetch) {
+	reservations := make([]ledger.ReservationID, len(e.Objects))
+	for i, o := range e.Objects {
+		reservations[i] = w.reservations[o.Reservation]
+	}
+	w.config.Native.GiveWay()
+	if f := w.peers.Fetch(e, reservations, e.Peer == w.Self(), w.takesFetch && w.takenFetch == nil); f != nil {
+		w.takenFetch = f
+	}
 }
 
 func (w *Worker) withRun(ref lifecycle.Ref, native, other func(*attempt)) {

@@ -223,8 +223,7 @@ func benchmarkStep(b *testing.B, peers int) {
 	w = New(Config{
 		Registration: &workerv1.Registration{Slots: 1}, Native: slots, Store: objects, Path: way, Notifier: completions, Logs: new(tasklog.Logs), Log: log,
 	})
-	w.running = context.Background()
-	w.beginFetches()
+	w.peers.Begin(context.Background())
 	serve(completions, address(0))
 	own := func(act func()) {
 		w.owning.Lock()
@@ -369,8 +368,9 @@ func benchmarkStep(b *testing.B, peers int) {
 		b.ReportMetric(float64(spent[i][n/2]), name)
 	}
 	w.signal()
-	if fetched := w.fetches.written; fetched != (n+1)*peers {
-		b.Errorf("%d inputs were read in place in %d steps", fetched, n)
+	const remembered = 256
+	if read := len(w.peers.Last(remembered)); read != min((n+1)*peers, remembered) {
+		b.Errorf("%d inputs were read in place in %d steps", read, n)
 	}
 	if len(w.attempts) > 0 || w.machine.Len() > 0 {
 		b.Error("it has attempts")

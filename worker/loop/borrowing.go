@@ -45,7 +45,7 @@ type order struct {
 // orders returns the requests for leases of those inputs that may be leased and are not here. The
 // peer is the first holder that lends; for a large attempt the first holder from round on.
 func (w *Worker) orders(a *attempt, ways []lifecycle.Way, large bool, round int) (orders []order) {
-	lender := w.config.capabilities().Borrow
+	lender := w.peers.Capabilities().Borrow
 	if lender == nil || !slices.ContainsFunc(ways, func(x lifecycle.Way) bool { return x.Lease }) || !w.borrows(a, large) {
 		return nil
 	}
@@ -56,7 +56,7 @@ func (w *Worker) orders(a *attempt, ways []lifecycle.Way, large bool, round int)
 		in := a.in(i)
 		id := ledger.ObjectID(in.Object)
 		for n := range in.Holders {
-			peer := w.peers[in.Holders[(n+round)%len(in.Holders)]]
+			peer := w.peers.Peer(in.Holders[(n+round)%len(in.Holders)])
 			if peer.Address == "" || !large && !lender.Lends(peer) {
 				continue
 			}
@@ -78,12 +78,10 @@ func (w *Worker) orders(a *attempt, ways []lifecycle.Way, large bool, round int)
 // request requests leases for an attempt; lent gets the answers. needs says that copies of the
 // inputs do not fit here.
 func (w *Worker) request(a *attempt, orders []order, needs bool) {
-	ctx, lender := w.fetchCtx, w.config.capabilities().Borrow
-	w.fetching.Add(1)
+	lender := w.peers.Capabilities().Borrow
 	w.lending++
 	w.config.Native.GiveWay()
-	go func() {
-		defer w.fetching.Done()
+	w.peers.Go(func(ctx context.Context) {
 		limited, cancel := context.WithTimeout(ctx, w.config.BorrowWait)
 		defer cancel()
 		got := borrowed{attempt: a, loans: make([]transfer.Loan, len(a.inputs)), answers: make([]lifecycle.LeaseAnswer, len(a.inputs))}
@@ -104,7 +102,7 @@ func (w *Worker) request(a *attempt, orders []order, needs bool) {
 			}
 		}
 		w.post(got)
-	}()
+	})
 }
 
 // refusalOfRequest converts the error of a request for leases.
@@ -149,11 +147,6 @@ func (w *Worker) lent(x borrowed) {
 	if w.attempts[a.ref] != a {
 		a.endLoans() // It was retracted or cancelled in the meantime.
 		return
-	}
-	for i := range a.loans {
-		if a.loans[i].End != nil {
-			w.borrowedBytes.Add(a.loans[i].Head.Bytes())
-		}
 	}
 	w.step(&lifecycle.Leased{Ref: a.ref, Answers: x.answers})
 }

@@ -1,6 +1,9 @@
 package loop
 
-import "github.com/millrace/millrace/worker/native"
+import (
+	"github.com/millrace/millrace/worker/native"
+	"github.com/millrace/millrace/worker/peers"
+)
 
 // This file steps the machine by flat combining. A message that finds the owner goroutine asleep
 // costs two switches between goroutines: to the owner, and to the goroutine that gets the order. On
@@ -36,6 +39,15 @@ func (w *Worker) stepInline(x any) {
 	}
 }
 
+// tell takes an event of package peers.
+func (w *Worker) tell(e peers.Event, idle bool) {
+	if idle {
+		w.stepInline(e)
+	} else {
+		w.post(e)
+	}
+}
+
 // stepInlineQuietly is stepInline without the final signal: the caller must call signal to send the
 // reports to the scheduler as soon as nothing else is urgent. It says whether the caller was the
 // owner.
@@ -50,59 +62,59 @@ func (w *Worker) stepInlineQuietly(x any) bool {
 // stepInlineAndTake is stepInline for a caller that can carry out a fetch itself. The first
 // suitable fetch that results is returned, so that the caller can start it before all other work.
 // The caller must then call catchUp for the work that was left undone.
-func (w *Worker) stepInlineAndTake(x any) (taken *fetching) {
+func (w *Worker) stepInlineAndTake(x any) (fetch taken, wake bool) {
 	if waiting := w.put(x); waiting > 1 {
 		w.wakeOwner()
-		return nil
+		return nil, false
 	}
-	was, taken := w.tryStepInlineAndTake(true)
-	if was && taken == nil {
+	was, fetch, wake := w.tryStepInlineAndTake(true)
+	if was && fetch == nil {
 		w.signal()
 	}
-	return taken
+	return fetch, wake
 }
 
 // catchUp does the work that stepInlineAndTake left undone: it wakes the owner if there is work for
 // it, and sends the reports to the scheduler.
-func (f *fetching) catchUp() {
-	if f.wake || f.worker.waiting() {
-		f.worker.wakeOwner()
+func (w *Worker) catchUp(wake bool) {
+	if wake || w.waiting() {
+		w.wakeOwner()
 	}
-	f.worker.signal()
+	w.signal()
 }
 
 // tryStepInline handles the events in the inbox, unless another goroutine is the owner and will do
 // so. It says whether the caller was the owner.
 func (w *Worker) tryStepInline() (was bool) {
-	was, _ = w.tryStepInlineAndTake(false)
+	was, _, _ = w.tryStepInlineAndTake(false)
 	return was
 }
 
-func (w *Worker) tryStepInlineAndTake(take bool) (was bool, taken *fetching) {
+// tryStepInlineAndTake says with a taken fetch whether the owner must be woken.
+func (w *Worker) tryStepInlineAndTake(take bool) (was bool, fetch taken, wake bool) {
 	for range maxRounds {
 		if !w.owning.TryLock() {
-			return was, nil // the holder of the lock checks the inbox after it has released it
+			return was, nil, false // the holder of the lock checks the inbox after it has released it
 		}
 		was, w.takesFetch = true, take
 		w.drainInbox()
 		w.settleQuietly()
-		taken, w.takenFetch, w.takesFetch = w.takenFetch, nil, false
+		fetch, w.takenFetch, w.takesFetch = w.takenFetch, nil, false
 		// Only the owner goroutine handles ticks and the end of the worker.
-		wake := w.stopped != nil || w.machine.Len() > 0 && !w.ticking
+		wake = w.stopped != nil || w.machine.Len() > 0 && !w.ticking
 		w.owning.Unlock()
-		if taken != nil {
-			taken.wake = wake
-			return true, taken
+		if fetch != nil {
+			return true, fetch, wake
 		}
 		if wake {
 			w.wakeOwner()
 		}
 		if !w.waiting() {
-			return true, nil
+			return true, nil, false
 		}
 	}
 	w.wakeOwner()
-	return true, nil
+	return true, nil, false
 }
 
 func (w *Worker) put(x any) (waiting int) {

@@ -94,11 +94,3 @@ type Config struct {
 	// Lifecycle are the machine's limits. Slots and resources are taken from the registration.
 	Lifecycle lifecycle.Config
 }
-
-// capabilities are the optional abilities of the path; none without a path.
-func (c *Config) capabilities() transfer.Capabilities {
-	if c.Path == nil {
-		return transfer.Capabilities{}
-	}
-	return c.Path.Capabilities()
-}

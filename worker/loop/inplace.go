@@ -18,13 +18,11 @@ type nearby struct {
 	device device.InPlace
 }
 
-func newNearby(c *Config) (n nearby) {
-	n.lender = c.capabilities().Lend
-	n.device = c.Native.InPlace()
-	if n.lender == nil || n.device == nil {
+func newNearby(lender transfer.Lender, d device.InPlace) nearby {
+	if lender == nil || d == nil {
 		return nearby{}
 	}
-	return n
+	return nearby{lender, d}
 }
 
 // reads says how an operation reads inputs at peers.
@@ -38,7 +36,7 @@ func (n *nearby) reads(o *op) lifecycle.Reading {
 // reader returns the first holder at which an input can be read in place, if it is not here.
 func (w *Worker) reader(in *lifecycle.Input) (transfer.Peer, bool) {
 	for _, h := range in.Holders {
-		peer := w.peers[h]
+		peer := w.peers.Peer(h)
 		if peer.Address == "" || !w.nearby.lender.CanLend(peer, transfer.Ref(in.Object)) {
 			continue
 		}

@@ -1,11 +1,9 @@
 package loop
 
 import (
-	"context"
 	"fmt"
 	"time"
 
-	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/notify"
 	"github.com/millrace/millrace/worker/lifecycle"
@@ -44,7 +42,7 @@ func (w *Worker) renew(r *renewal) {
 	for id := range w.writes {
 		w.refuse(id, otherLife, otherLifeWords)
 	}
-	w.cancelFetches()
+	w.peers.Cancel()
 	for _, ref := range w.machine.Attempts() {
 		w.step(lifecycle.Cancelled{Ref: ref})
 	}
@@ -69,10 +67,7 @@ func (w *Worker) renewed() {
 	}
 	w.dropFunctions(hashes)
 	w.step(lifecycle.Renewed{})
-	// order-free: each is forgotten independently.
-	for id := range w.peers {
-		w.setPeer(&workerv1.Peer{WorkerId: uint32(id)})
-	}
+	w.peers.Forget()
 	clear(w.subscriptions.waiting)
 	// order-free: each is answered independently.
 	for id, subscribers := range w.subscriptions.subscribers {
@@ -82,13 +77,9 @@ func (w *Worker) renewed() {
 	}
 	clear(w.subscriptions.subscribers)
 	w.outbox.forget(false)
-	w.beginFetches()
+	w.peers.Begin(w.running)
 	w.life.Store(r.life)
 	w.renewing = nil
 	w.log.Info("everything of the earlier scheduler is given up", "took", time.Since(r.since).Round(time.Millisecond))
 	close(r.done)
 }
-
-// beginFetches makes a new context for fetches, lease requests and rescues of one life of the
-// scheduler. cancelFetches ends it.
-func (w *Worker) beginFetches() { w.fetchCtx, w.cancelFetches = context.WithCancel(w.running) }

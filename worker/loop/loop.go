@@ -20,11 +20,10 @@ import (
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory/ledger"
-	"github.com/millrace/millrace/transfer"
-	"github.com/millrace/millrace/transfer/flow"
 	"github.com/millrace/millrace/worker/executor"
 	"github.com/millrace/millrace/worker/lifecycle"
 	"github.com/millrace/millrace/worker/native"
+	"github.com/millrace/millrace/worker/peers"
 	"github.com/millrace/millrace/worker/store"
 )
 
@@ -34,15 +33,9 @@ type Worker struct {
 	log     *slog.Logger
 	machine *lifecycle.Machine
 	outbox  *outbox
-	// fetching counts the goroutines of fetches, lease requests, rescues and the preparation of
-	// routes; Run waits for them.
-	fetching sync.WaitGroup
+	peers   *peers.Peers
 	// inlineBytes is the size of the largest result that is sent inline.
 	inlineBytes atomic.Uint32
-	// fetches records the last fetches for DescribeMemory.
-	fetches fetchBook
-	// borrowedBytes counts the bytes that were used in place at peers.
-	borrowedBytes atomic.Uint64
 	// self is the worker's number, 0 before it is registered. life identifies the run of the
 	// scheduler that assigned the number, 0 if that scheduler has no such number.
 	self atomic.Uint32
@@ -77,12 +70,9 @@ type Worker struct {
 	// emptied is an empty inbox slice for reuse.
 	emptied []any
 	// ending is the native run whose end the machine is handling, nil if there is none.
-	ending *nativeRun
-	peers  map[ids.WorkerID]transfer.Peer
-	// reportedRoutes are the routes as they were last reported to the scheduler.
-	reportedRoutes []flow.Route
-	reservations   map[lifecycle.ReservationID]ledger.ReservationID
-	nearby         nearby
+	ending       *nativeRun
+	reservations map[lifecycle.ReservationID]ledger.ReservationID
+	nearby       nearby
 	// rescuing are the objects that are being copied out of the memory of dead peers.
 	rescuing      map[ledger.ObjectID]bool
 	subscriptions subscriptions
@@ -92,17 +82,15 @@ type Worker struct {
 	// takesFetch: the goroutine that is the owner now can carry out a fetch itself; that fetch is
 	// stored in takenFetch.
 	takesFetch bool
-	takenFetch *fetching
+	takenFetch taken
 	// stopped is the reason why the worker stops, nil while it runs.
 	stopped error
 	leaving bool
 	// staying ends, through quit, when the worker leaves.
 	staying context.Context //nolint:containedctx // a state that the session's goroutine waits for
 	quit    context.CancelFunc
-	// fetchCtx is the context of everything that belongs to one life of the scheduler. Its parent
-	// is running, the context of Run.
-	fetchCtx, running context.Context //nolint:containedctx // for the goroutines that Run waits for
-	cancelFetches     context.CancelFunc
+	// running is the context of Run.
+	running context.Context //nolint:containedctx // for the goroutines that Run waits for
 	// renewing is set while the worker drops everything of an earlier life of the scheduler, and
 	// nil otherwise. lending counts the goroutines that request leases.
 	renewing *renewal
@@ -128,15 +116,12 @@ func New(c Config) *Worker {
 	}
 	c.Lifecycle.Slots = int(c.Registration.GetSlots())
 	c.Lifecycle.Resources = c.Registration.GetResources()
-	near := newNearby(&c)
-	c.Lifecycle.Leases, c.Lifecycle.ReadsInPlace, c.Lifecycle.MemoryWait = c.capabilities().Borrow != nil, near.lender != nil, c.MemoryWait
 	w := &Worker{
-		config: c, log: c.Log, machine: lifecycle.New(c.Lifecycle), outbox: newOutbox(),
+		config: c, log: c.Log, outbox: newOutbox(),
 		wake:          make(chan struct{}, 1),
 		attempts:      make(map[lifecycle.Ref]*attempt),
 		ops:           make(map[uint32]*op),
 		functions:     make(map[ids.FunctionHash]*millracev1.Function),
-		peers:         make(map[ids.WorkerID]transfer.Peer),
 		reservations:  make(map[lifecycle.ReservationID]ledger.ReservationID),
 		rescuing:      make(map[ledger.ObjectID]bool),
 		writes:        make(map[ledger.ObjectID]*writing),
@@ -144,7 +129,11 @@ func New(c Config) *Worker {
 		executors:     make(map[string]bool),
 	}
 	w.staying, w.quit = context.WithCancel(context.Background())
-	w.nearby = near
+	w.peers = peers.New(peers.Config{Name: c.Registration.GetName(), Store: c.Store, Path: c.Path, MemoryWait: c.MemoryWait, Tell: w.tell, Log: c.Log})
+	can := w.peers.Capabilities()
+	w.nearby = newNearby(can.Lend, c.Native.InPlace())
+	c.Lifecycle.Leases, c.Lifecycle.ReadsInPlace, c.Lifecycle.MemoryWait = can.Borrow != nil, w.nearby.lender != nil, c.MemoryWait
+	w.machine = lifecycle.New(c.Lifecycle)
 	c.Store.OnShort(func(stuck bool) {
 		if stuck {
 			w.post(lifecycle.Short{})
@@ -217,7 +206,7 @@ const (
 func (w *Worker) Run(ctx context.Context) error {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	w.running = work
-	w.beginFetches()
+	w.peers.Begin(work)
 	w.config.Native.Open(host{w})
 	sessionDone := make(chan struct{})
 	go func() {
@@ -237,7 +226,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	w.outbox.close()
 	<-sessionDone
 	w.config.Native.Close()
-	w.fetching.Wait()
+	w.peers.Wait()
 	w.settleEnded()
 	for _, a := range w.attempts {
 		a.endLoans() // its runs are over, and its lenders may still expect the end of the leases
@@ -391,14 +380,11 @@ func (w *Worker) handle(x any) {
 		w.outbox.object(&workerv1.ObjectReport{Replica: &workerv1.Replica{
 			TaskId: uint64(x.object.Task), Generation: uint32(x.object.Generation),
 		}, Event: workerv1.ObjectEvent_OBJECT_EVENT_LOST})
-	case outcomes:
-		for _, e := range x {
+	case peers.Outcomes:
+		for _, e := range x.Events {
 			w.step(e)
 		}
-	case lastFetched:
-		w.handle(x.outcomes)
-		x.times.usable = time.Since(x.times.wanted)
-		w.fetches.write(x.times)
+		w.peers.Usable(x)
 	case lifecycle.Event:
 		w.step(x)
 	default:

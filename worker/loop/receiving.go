@@ -34,20 +34,19 @@ func (r *receiving) run() {
 			w.post(message{r.session, m})
 			continue
 		}
-		f := w.stepInlineAndTake(message{r.session, m})
-		if f == nil {
+		fetch, wake := w.stepInlineAndTake(message{r.session, m})
+		if fetch == nil {
 			continue
 		}
 		replaced := false
-		f.leave = func() {
+		fetch(func() {
 			replaced = true
-			f.catchUp()
+			w.catchUp(wake)
 			go r.run()
-		}
-		f.carryOut()
+		})
 		if replaced {
 			return
 		}
-		f.catchUp()
+		w.catchUp(wake)
 	}
 }

@@ -67,9 +67,8 @@ func (w *Worker) rescue(order *workerv1.Rescue) {
 	}
 	r.prepare()
 	incarnation, err := uuid.Parse(order.GetIncarnation())
-	path := w.config.capabilities().Rescue
-	ctx := w.fetchCtx
-	w.fetching.Go(func() {
+	path := w.peers.Capabilities().Rescue
+	w.peers.Go(func(ctx context.Context) {
 		began := time.Now()
 		switch {
 		case err != nil:
@@ -153,7 +152,7 @@ func (r *rescuing) Place(ctx context.Context, index int, head transfer.Head) ([]
 	cancel()
 	if err != nil {
 		r.waited += time.Since(began)
-		return nil, fmt.Errorf("%w: %w", errNoRoom, err)
+		return nil, fmt.Errorf("no room for the object: %w", err)
 	}
 	r.reservations[index] = reservation
 	frames, err := s.Allocate(reservation, id, head.FrameBytes...)

@@ -20,7 +20,7 @@ func (w *Worker) open() *opened {
 	w.session++
 	w.settleEnded() // then the reports of all ended runs are in the outbox
 	clear(w.ops)
-	w.reportedRoutes = nil
+	w.peers.RepeatRoutes()
 	r := proto.Clone(w.config.Registration).(*workerv1.Registration)
 	// Attempts whose reports are not sent yet count as running; otherwise the scheduler would place
 	// them again.
@@ -74,7 +74,7 @@ func (w *Worker) scheduler(r *workerv1.SessionResponse) {
 		w.ops[d.GetOpId()] = w.newOp(d.GetOp())
 	}
 	for _, p := range r.GetPeers() {
-		w.setPeer(p)
+		w.peers.Set(p)
 	}
 	if dropped := r.GetDroppedFunctions(); len(dropped) > 0 {
 		w.dropFunctions(dropped)

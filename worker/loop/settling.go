@@ -3,7 +3,6 @@ package loop
 import (
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
-	"github.com/millrace/millrace/worker/lifecycle"
 )
 
 // When a native run has ended, its peers wait for the completion notification and its slot for the
@@ -32,12 +31,8 @@ func (w *Worker) settleRun(r *nativeRun) {
 		w.config.Store.Unpin(id, r.Ref.Task, r.Ref.Attempt)
 	}
 	r.readInPlace(func(id ledger.ObjectID, at transfer.Peer, bytes uint64) {
-		w.borrowedBytes.Add(bytes)
 		w.nearby.lender.Read(at, bytes)
-		w.fetches.write(&fetchTimes{
-			first: lifecycle.Object(id), peer: at.Worker, objects: 1, bytes: bytes, readBy: r.Ref.Task,
-			wanted: r.Times.Handed, usable: r.Times.Stored.Sub(r.Times.Handed),
-		})
+		w.peers.ReadInPlace(id, at.Worker, bytes, r.Ref.Task, r.Times.Handed, r.Times.Stored)
 	})
 	if r.report != nil {
 		w.times.Write(&r.Times, r.told)

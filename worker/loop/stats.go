@@ -35,7 +35,7 @@ func (w *Worker) stats() *workerv1.WorkerStats {
 		}
 	}
 	s.MemoryEvictableBytes = tiers[0].CheapBytes + min(tiers[0].EvictableBytes-tiers[0].CheapBytes, below)
-	s.Routes = w.routes()
+	s.Routes = w.peers.Routes()
 	if w.config.GPUHealth != nil {
 		s.GpuHealth = w.config.GPUHealth()
 	}
@@ -67,7 +67,7 @@ func (w *Worker) DescribeMemory(limit int, task ids.TaskID) *millracev1.Describe
 	_, objects, small := w.config.Store.Stats()
 	r := &millracev1.DescribeMemoryResponse{
 		Largest: w.holdings(snapshot.Largest, len(snapshot.Tiers)), Pinned: w.holdings(snapshot.Pinned, len(snapshot.Tiers)),
-		SmallObjectCount: uint64(objects), SmallObjectBytes: small, RssBytes: rss(), Fetches: w.fetches.last(limit), NativeTimes: w.times.Read(),
+		SmallObjectCount: uint64(objects), SmallObjectBytes: small, RssBytes: rss(), Fetches: w.peers.Last(limit), NativeTimes: w.times.Read(),
 	}
 	if task != 0 {
 		r.History = w.config.Store.History(task)

@@ -86,8 +86,8 @@ func (w *Worker) early(a *attempt, pb *workerv1.Assignment) {
 
 // subscribe subscribes to the completion of an object at the peer that makes it.
 func (w *Worker) subscribe(x lifecycle.Awaited) lifecycle.Event {
-	peer, known := w.peers[x.Peer]
-	if !known || w.config.Notifier == nil {
+	peer := w.peers.Peer(x.Peer)
+	if peer.Address == "" || w.config.Notifier == nil {
 		return lifecycle.NeverMade{Object: x.Object}
 	}
 	w.config.Notifier.Subscribe(peer, transfer.Ref{Task: x.Object.Task, Generation: x.Object.Generation})
@@ -96,7 +96,7 @@ func (w *Worker) subscribe(x lifecycle.Awaited) lifecycle.Event {
 
 func (w *Worker) unsubscribe(x lifecycle.Awaited) {
 	delete(w.subscriptions.waiting, ledger.ObjectID(x.Object))
-	if peer, known := w.peers[x.Peer]; known && w.config.Notifier != nil {
+	if peer := w.peers.Peer(x.Peer); peer.Address != "" && w.config.Notifier != nil {
 		w.config.Notifier.Unsubscribe(peer, transfer.Ref{Task: x.Object.Task, Generation: x.Object.Generation})
 	}
 }

@@ -1,4 +1,4 @@
-package loop
+package peers
 
 import (
 	"sync"
@@ -9,6 +9,7 @@ import (
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/worker/lifecycle"
 )
 
@@ -27,14 +28,8 @@ type fetchTimes struct {
 	begun, placed, arrived, usable time.Duration
 }
 
-// lastFetched is posted with the outcomes of the last objects of a fetch.
-type lastFetched struct {
-	outcomes outcomes
-	times    *fetchTimes
-}
-
-// fetchBook remembers the last fetches.
-type fetchBook struct {
+// book remembers the last fetches.
+type book struct {
 	mu sync.Mutex
 	// ring and written are guarded by mu. written counts all fetches ever recorded; ring has the
 	// last bookedFetches.
@@ -42,7 +37,7 @@ type fetchBook struct {
 	written int
 }
 
-func (b *fetchBook) write(t *fetchTimes) {
+func (b *book) write(t *fetchTimes) {
 	b.mu.Lock()
 	b.ring[b.written%bookedFetches] = *t
 	b.written++
@@ -50,7 +45,7 @@ func (b *fetchBook) write(t *fetchTimes) {
 }
 
 // last returns at most limit fetches, oldest first.
-func (b *fetchBook) last(limit int) (out []*millracev1.MemoryFetch) {
+func (b *book) last(limit int) (out []*millracev1.MemoryFetch) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for i := b.written - min(limit, b.written, bookedFetches); i < b.written; i++ {
@@ -58,16 +53,35 @@ func (b *fetchBook) last(limit int) (out []*millracev1.MemoryFetch) {
 		out = append(out, &millracev1.MemoryFetch{
 			TaskId: uint64(t.first.Task), Generation: uint32(t.first.Generation), ObjectCount: uint32(t.objects), ObjectBytes: t.bytes,
 			PeerWorkerId: uint32(t.peer), ReadByTaskId: uint64(t.readBy), CreateTime: timestamppb.New(t.wanted),
-			BegunAfter: known(t.begun), PlacedAfter: known(t.placed), ArrivedAfter: known(t.arrived), UsableAfter: known(t.usable),
+			BegunAfter: reached(t.begun), PlacedAfter: reached(t.placed), ArrivedAfter: reached(t.arrived), UsableAfter: reached(t.usable),
 		})
 	}
 	return out
 }
 
-// known converts a duration; nil if it is 0, since the fetch did not reach that step.
-func known(d time.Duration) *durationpb.Duration {
+// reached converts a duration; nil if it is 0, since the fetch did not reach that step.
+func reached(d time.Duration) *durationpb.Duration {
 	if d == 0 {
 		return nil
 	}
 	return durationpb.New(d)
+}
+
+// Last returns at most limit of the last fetches, oldest first. It may be called from any
+// goroutine.
+func (p *Peers) Last(limit int) []*millracev1.MemoryFetch { return p.fetches.last(limit) }
+
+// ReadInPlace records that a task has read an object at a peer, from wanted until usable.
+func (p *Peers) ReadInPlace(object ledger.ObjectID, at ids.WorkerID, bytes uint64, by ids.TaskID, wanted, usable time.Time) {
+	p.fetches.write(&fetchTimes{
+		first: lifecycle.Object(object), peer: at, objects: 1, bytes: bytes, readBy: by, wanted: wanted, usable: usable.Sub(wanted),
+	})
+}
+
+// Usable records the fetch whose last outcomes were handled.
+func (p *Peers) Usable(o Outcomes) {
+	if o.times != nil {
+		o.times.usable = time.Since(o.times.wanted)
+		p.fetches.write(o.times)
+	}
 }

@@ -1,4 +1,4 @@
-package loop
+package peers
 
 import (
 	"context"
@@ -10,8 +10,8 @@ import (
 // copyOwn carries out a fetch of items whose lists are here, in a tier below the slab: it copies
 // the frames of the items into the slab, from where they are. So the lists stay there, and only the
 // items need room.
-func (f *fetching) copyOwn(ctx context.Context) error {
-	source := f.worker.config.Store.Source()
+func (f *fetch) copyOwn(ctx context.Context) error {
+	source := f.peers.config.Store.Source()
 	for i := range f.refs {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)

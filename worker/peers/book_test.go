@@ -1,4 +1,4 @@
-package loop
+package peers
 
 import (
 	"testing"
@@ -10,7 +10,7 @@ import (
 
 // The book has the last fetches, oldest first, and returns no more of them than the limit.
 func TestFetchBookHasTheLastOnes(t *testing.T) {
-	b := new(fetchBook)
+	b := new(book)
 	if got := b.last(10); len(got) > 0 {
 		t.Fatalf("an empty book has %v", got)
 	}

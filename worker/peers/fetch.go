@@ -1,4 +1,4 @@
-package loop
+package peers
 
 import (
 	"context"
@@ -19,79 +19,73 @@ var errHeld = errors.New("object is here already")
 // errNoRoom says that the reservation is too small for the object and no other memory is free.
 var errNoRoom = errors.New("no room for the object")
 
-// fetching is one stream of objects from a peer, and the sink of its path. One goroutine uses it at
-// a time.
-type fetching struct {
-	worker       *Worker
+// fetch is one stream of objects from a peer, and the sink of its path. One goroutine uses it at a
+// time.
+type fetch struct {
+	peers        *Peers
 	ctx          context.Context //nolint:containedctx // the owner's when it was ordered
-	id           lifecycle.FetchID
-	objects      []lifecycle.FetchObject
+	order        lifecycle.StartFetch
 	reservations []ledger.ReservationID
 	heads        []transfer.Head
 	// forwarded are the objects that other workers can read while they arrive.
 	forwarded []ledger.ObjectID
 	// open is the number of objects whose outcome has not been posted.
 	open int
-	// peer and refs are the source and the objects. pipelined: the peer fetches these objects
-	// itself, and this fetch reads them there while they arrive (broadcast chain).
-	peer      transfer.Peer
-	refs      []transfer.Ref
-	pipelined bool
-	// early: the objects are published while they arrive.
-	early bool
+	// peer and refs are the source and the objects.
+	peer transfer.Peer
+	refs []transfer.Ref
 	// own: the objects are items of lists that are here; see copyOwn.
 	own bool
 	// leave, if not nil, hands the other duties of this goroutine to another goroutine; it is
-	// called before a long wait. wake says that the owner goroutine must be woken then. See
-	// receiving.
+	// called before a long wait.
 	leave func()
-	wake  bool
 	// published: the arriving objects were published; see publish.
 	published bool
 	// times are the statistics of the fetch. The owner has them once no object is open.
 	times fetchTimes
 }
 
-var _ transfer.Sink = (*fetching)(nil)
+var _ transfer.Sink = (*fetch)(nil)
 
 // Capabilities is part of transfer.Sink.
-func (f *fetching) Capabilities() transfer.SinkCapabilities {
+func (f *fetch) Capabilities() transfer.SinkCapabilities {
 	return transfer.SinkCapabilities{Batch: f, Forward: f, Wait: f}
 }
 
-func (w *Worker) startFetch(e lifecycle.StartFetch) {
-	f := &fetching{worker: w, ctx: w.fetchCtx, id: e.Fetch, objects: e.Objects, heads: make([]transfer.Head, len(e.Objects)), open: len(e.Objects), pipelined: e.Pipelined, early: e.Early}
-	f.times = fetchTimes{first: e.Objects[0].Object, peer: e.Peer, wanted: time.Now()}
-	f.refs = make([]transfer.Ref, len(e.Objects))
-	for i, o := range e.Objects {
+// Fetch starts a fetch from a peer, or from the lists that are here (own). reservations are those
+// of the objects. If the caller takes fetches, and this one begins with little work and without
+// waiting, Fetch returns it, and the caller must carry it out: before a long wait, the fetch calls
+// leave, if that is not nil.
+func (p *Peers) Fetch(order lifecycle.StartFetch, reservations []ledger.ReservationID, own, takes bool) (taken func(leave func())) {
+	n := len(order.Objects)
+	f := &fetch{
+		peers: p, ctx: p.ctx, order: order, reservations: reservations, heads: make([]transfer.Head, n), open: n, own: own,
+		peer: p.all[order.Peer], refs: make([]transfer.Ref, n), times: fetchTimes{first: order.Objects[0].Object, peer: order.Peer, wanted: time.Now()},
+	}
+	for i, o := range order.Objects {
 		f.refs[i] = transfer.Ref(o.Object)
-		f.reservations = append(f.reservations, w.reservations[o.Reservation])
 	}
-	f.peer = w.peers[e.Peer]
-	if f.own = e.Peer == w.Self(); f.own {
-		f.peer = transfer.Peer{Worker: e.Peer, Name: w.config.Registration.GetName()}
-		w.fetching.Add(1)
-		w.config.Native.GiveWay()
-		go f.carryOut()
-		return
+	switch {
+	case own:
+		f.peer = transfer.Peer{Worker: order.Peer, Name: p.config.Name}
+	case f.peer.Address == "":
+		p.config.Tell(Outcomes{Events: []lifecycle.Event{
+			lifecycle.FetchEnded{Fetch: order.Fetch, Message: fmt.Sprintf("worker %s is gone, or was never named", order.Peer)},
+		}}, false)
+		return nil
 	}
-	if f.peer.Address == "" {
-		w.post(lifecycle.FetchEnded{Fetch: e.Fetch, Message: fmt.Sprintf("worker %s is gone, or was never named", e.Peer)})
-		return
+	p.started.Add(1)
+	if takes && !own && order.Few && f.prompt() {
+		return f.carryOut
 	}
-	w.fetching.Add(1)
-	w.config.Native.GiveWay()
-	if w.takesFetch && w.takenFetch == nil && e.Few && f.prompt() {
-		w.takenFetch = f
-		return
-	}
-	go f.carryOut()
+	go f.carryOut(nil)
+	return nil
 }
 
 // prompt says whether the fetch begins with little work and without waiting, so that the receiver
 // of the session may begin it.
-func (f *fetching) prompt() bool {
-	path := f.worker.config.capabilities().Prompt
+func (f *fetch) prompt() bool {
+	path := f.peers.Capabilities().Prompt
 	return path != nil && path.Prompt(f.peer)
 }
 
@@ -100,7 +94,7 @@ func (f *fetching) prompt() bool {
 const briefWait = 50 * time.Microsecond
 
 // Waits is part of transfer.Waiter.
-func (f *fetching) Waits(left time.Duration) {
+func (f *fetch) Waits(left time.Duration) {
 	if leave := f.leave; leave != nil && left > briefWait {
 		f.leave = nil
 		leave()
@@ -110,12 +104,12 @@ func (f *fetching) Waits(left time.Duration) {
 
 // publish publishes the arriving objects for other readers, once per fetch. It is called after the
 // copies were started, so that they do not wait for it.
-func (f *fetching) publish() {
-	if f.published || !f.early {
+func (f *fetch) publish() {
+	if f.published || !f.order.Early {
 		return
 	}
 	f.published = true
-	for i := range f.objects {
+	for i := range f.order.Objects {
 		if len(f.heads[i].FrameBytes) > 0 {
 			f.publishArriving(i)
 		}
@@ -124,9 +118,9 @@ func (f *fetching) publish() {
 
 // publishArriving publishes an arriving object. It says whether other workers can read it from now
 // on.
-func (f *fetching) publishArriving(index int) bool {
+func (f *fetch) publishArriving(index int) bool {
 	id := f.object(index)
-	if !f.worker.config.Store.PublishArriving(id, f.heads[index].Header) {
+	if !f.peers.config.Store.PublishArriving(id, f.heads[index].Header) {
 		return false
 	}
 	f.forwarded = append(f.forwarded, id)
@@ -134,34 +128,35 @@ func (f *fetching) publishArriving(index int) bool {
 }
 
 // carryOut runs the fetch to its end and posts FetchEnded.
-func (f *fetching) carryOut() {
-	w := f.worker
-	defer w.fetching.Done()
+func (f *fetch) carryOut(leave func()) {
+	p := f.peers
+	defer p.started.Done()
+	f.leave = leave
 	ctx := f.ctx
 	f.times.begun = time.Since(f.times.wanted)
 	err := f.run(ctx)
-	ended := lifecycle.FetchEnded{Fetch: f.id}
+	ended := lifecycle.FetchEnded{Fetch: f.order.Fetch}
 	if err != nil {
 		ended.Message = err.Error()
 		switch {
 		case ctx.Err() != nil:
-		case f.pipelined: // a holder is tried next
-			w.log.Info("objects do not come by way of a worker that should get them as well", "peer", f.peer.String(), "objects", len(f.refs), "error", err)
+		case f.order.Pipelined: // a holder is tried next
+			p.config.Log.Info("objects do not come by way of a worker that should get them as well", "peer", f.peer.String(), "objects", len(f.refs), "error", err)
 		default:
-			w.log.Warn("fetch failed", "peer", f.peer.String(), "objects", len(f.refs), "error", err)
+			p.config.Log.Warn("fetch failed", "peer", f.peer.String(), "objects", len(f.refs), "error", err)
 		}
 	}
-	w.stepInline(ended)
+	p.config.Tell(Outcomes{Events: []lifecycle.Event{ended}}, true)
 }
 
 // run fetches from the peer, or reads there what arrives (broadcast chain). When it returns,
 // objects that did not arrive are no longer published.
-func (f *fetching) run(ctx context.Context) (err error) {
+func (f *fetch) run(ctx context.Context) (err error) {
 	if f.own {
 		return f.copyOwn(ctx)
 	}
-	path := f.worker.config.Path
-	if pipelined := f.worker.config.capabilities().Pipelined; !f.pipelined {
+	path := f.peers.config.Path
+	if pipelined := f.peers.Capabilities().Pipelined; !f.order.Pipelined {
 		err = path.Fetch(ctx, f.peer, f.refs, f)
 	} else if pipelined != nil {
 		err = pipelined.FetchPipelined(ctx, f.peer, f.refs, f)
@@ -169,20 +164,20 @@ func (f *fetching) run(ctx context.Context) (err error) {
 		err = fmt.Errorf("upstream %s: %w", f.peer, transfer.ErrUnreachable)
 	}
 	for _, id := range f.forwarded {
-		f.worker.config.Store.Unpublish(id)
+		f.peers.config.Store.Unpublish(id)
 	}
 	return err
 }
 
 // Forward is part of transfer.Forwarder.
-func (f *fetching) Forward(index int) (arrived func(bytes uint64), step uint64) {
-	id, s := f.object(index), f.worker.config.Store
+func (f *fetch) Forward(index int) (arrived func(bytes uint64), step uint64) {
+	id, s := f.object(index), f.peers.config.Store
 	switch {
-	case f.objects[index].Downstream:
-		if step = f.objects[index].Step; !f.publishArriving(index) {
+	case f.order.Objects[index].Downstream:
+		if step = f.order.Objects[index].Step; !f.publishArriving(index) {
 			return nil, 0
 		}
-	case !f.early || f.pipelined:
+	case !f.order.Early || f.order.Pipelined:
 		if !f.publishArriving(index) {
 			return nil, 0
 		}
@@ -193,11 +188,11 @@ func (f *fetching) Forward(index int) (arrived func(bytes uint64), step uint64) 
 }
 
 // Withdraw is part of transfer.Forwarder.
-func (f *fetching) Withdraw(index int) { f.worker.config.Store.Unpublish(f.object(index)) }
+func (f *fetch) Withdraw(index int) { f.peers.config.Store.Unpublish(f.object(index)) }
 
 // Place is part of transfer.Sink. It does not wait, since the memory was reserved, unless the
 // object is larger than announced.
-func (f *fetching) Place(ctx context.Context, index int, head transfer.Head) ([]transfer.Region, error) {
+func (f *fetch) Place(ctx context.Context, index int, head transfer.Head) ([]transfer.Region, error) {
 	f.heads[index] = head
 	if f.times.placed == 0 {
 		f.times.placed = time.Since(f.times.wanted)
@@ -205,13 +200,13 @@ func (f *fetching) Place(ctx context.Context, index int, head transfer.Head) ([]
 	if len(head.FrameBytes) == 0 {
 		return nil, nil
 	}
-	s := f.worker.config.Store
+	s := f.peers.config.Store
 	// An earlier fetch from another peer may have failed after it had allocated frames.
 	s.Rebuild(f.reservations[index], f.object(index))
 	frames, err := s.Allocate(f.reservations[index], f.object(index), head.FrameBytes...)
 	if errors.Is(err, ledger.ErrOutgrown) {
 		f.Waits(transfer.Long)
-		if err = s.Grow(ctx, f.reservations[index], store.TaskHolder(f.object(index).Task), head.FrameBytes, f.worker.config.MemoryWait); err == nil {
+		if err = s.Grow(ctx, f.reservations[index], store.TaskHolder(f.object(index).Task), head.FrameBytes, f.peers.config.MemoryWait); err == nil {
 			frames, err = s.Allocate(f.reservations[index], f.object(index), head.FrameBytes...)
 		}
 	}
@@ -227,8 +222,8 @@ func (f *fetching) Place(ctx context.Context, index int, head transfer.Head) ([]
 
 // PlaceBatch is part of transfer.Batcher: it is Place for several objects with reserved memory, in
 // one step. It stops at the first object that needs more than that; Place handles this object.
-func (f *fetching) PlaceBatch(ctx context.Context, first int, heads []transfer.Head, into []memory.Frame) (transfer.Placed, error) {
-	s := f.worker.config.Store
+func (f *fetch) PlaceBatch(ctx context.Context, first int, heads []transfer.Head, into []memory.Frame) (transfer.Placed, error) {
+	s := f.peers.config.Store
 	copy(f.heads[first:], heads)
 	if f.times.placed == 0 {
 		f.times.placed = time.Since(f.times.wanted)
@@ -250,7 +245,7 @@ func (f *fetching) PlaceBatch(ctx context.Context, first int, heads []transfer.H
 }
 
 // DoneBatch is part of transfer.Batcher.
-func (f *fetching) DoneBatch(first, count int) {
+func (f *fetch) DoneBatch(first, count int) {
 	for first, end := first, first+count; first < end; {
 		n := 0
 		for first+n < end && len(f.heads[first+n].FrameBytes) > 0 {
@@ -267,16 +262,16 @@ func (f *fetching) DoneBatch(first, count int) {
 }
 
 // sealed seals consecutive objects that have frames, and posts the outcomes.
-func (f *fetching) sealed(first, count int) {
+func (f *fetch) sealed(first, count int) {
 	type result struct {
 		bytes uint64
 		err   error
 	}
 	sealed := make([]result, count)
-	f.worker.config.Store.SealCopies(count, func(i int) (ledger.ObjectID, []byte) {
+	f.peers.config.Store.SealCopies(count, func(i int) (ledger.ObjectID, []byte) {
 		return f.object(first + i), f.heads[first+i].Header
 	}, func(i int, bytes uint64, err error) { sealed[i] = result{bytes, err} })
-	events := make(outcomes, count)
+	events := make([]lifecycle.Event, count)
 	for i, o := range sealed {
 		if o.err != nil {
 			events[i] = f.failed(first+i, o.err)
@@ -287,14 +282,14 @@ func (f *fetching) sealed(first, count int) {
 	f.tell(events...)
 }
 
-func (f *fetching) object(index int) ledger.ObjectID {
-	return ledger.ObjectID(f.objects[index].Object)
+func (f *fetch) object(index int) ledger.ObjectID {
+	return ledger.ObjectID(f.order.Objects[index].Object)
 }
 
 // Done is part of transfer.Sink.
-func (f *fetching) Done(index int, err error) {
+func (f *fetch) Done(index int, err error) {
 	id := f.object(index)
-	s := f.worker.config.Store
+	s := f.peers.config.Store
 	if err == nil {
 		if len(f.heads[index].FrameBytes) == 0 {
 			err = s.PutWithin(f.reservations[index], id, f.heads[index].Header)
@@ -316,34 +311,39 @@ func (f *fetching) Done(index int, err error) {
 }
 
 // fetched returns the outcome of an object that is here.
-func (f *fetching) fetched(index int, bytes uint64) lifecycle.Event {
+func (f *fetch) fetched(index int, bytes uint64) lifecycle.Event {
 	f.times.objects++
 	f.times.bytes += bytes
-	return lifecycle.InputFetched{Fetch: f.id, Object: f.objects[index].Object, Bytes: bytes}
+	return lifecycle.InputFetched{Fetch: f.order.Fetch, Object: f.order.Objects[index].Object, Bytes: bytes}
 }
 
 // failed returns the outcome of an object that did not arrive.
-func (f *fetching) failed(index int, err error) lifecycle.Event {
+func (f *fetch) failed(index int, err error) lifecycle.Event {
 	id := f.object(index)
-	f.worker.config.Store.Unpublish(id)
+	f.peers.config.Store.Unpublish(id)
 	return lifecycle.FetchFailed{
-		Fetch: f.id, Object: lifecycle.Object(id), Message: err.Error(),
+		Fetch: f.order.Fetch, Object: lifecycle.Object(id), Message: err.Error(),
 		Missing: errors.Is(err, transfer.ErrNotHere), NoRoom: errors.Is(err, errNoRoom),
 	}
 }
 
-// outcomes are posted when objects of a fetch have arrived or failed: an InputFetched or a
-// FetchFailed for each.
-type outcomes []lifecycle.Event
+// Outcomes are events for the worker's machine: an InputFetched or a FetchFailed for each object of
+// a fetch, and a FetchEnded.
+type Outcomes struct {
+	Events []lifecycle.Event
+	// times are set with the last object; see Usable.
+	times *fetchTimes
+}
 
-// tell posts outcomes. After the last outcome this goroutine has no other work, so it tries to step
-// the machine itself: then the attempts that waited begin without another goroutine being woken
-// first.
-func (f *fetching) tell(events ...lifecycle.Event) {
+func (Outcomes) event() {}
+
+// tell posts outcomes of objects. After the last of them this goroutine has no other work, so it
+// hands them over: then the attempts that waited begin without another goroutine being woken first.
+func (f *fetch) tell(events ...lifecycle.Event) {
 	if f.open -= len(events); f.open > 0 {
-		f.worker.post(outcomes(events))
+		f.peers.config.Tell(Outcomes{Events: events}, false)
 		return
 	}
 	f.times.arrived = time.Since(f.times.wanted)
-	f.worker.stepInline(lastFetched{events, &f.times})
+	f.peers.config.Tell(Outcomes{Events: events, times: &f.times}, true)
 }

@@ -1,4 +1,4 @@
-package loop
+package peers
 
 import (
 	"fmt"
@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
 	hostmemory "github.com/millrace/millrace/memory/host"
@@ -33,7 +32,7 @@ func TestObjectsThatArriveTogetherEndAsEachAloneDoes(t *testing.T) {
 			return []uint64{100, 50}[:1+i%2]
 		}
 	}
-	outcome := func(together bool) (inbox []string, end func()) {
+	outcome := func(together bool) (told []string, end func()) {
 		slab, err := hostmemory.NewSlab(1<<20, memory.Identity{})
 		if err != nil {
 			t.Fatal(err)
@@ -43,8 +42,17 @@ func TestObjectsThatArriveTogetherEndAsEachAloneDoes(t *testing.T) {
 			t.Fatal(err)
 		}
 		end = func() { s.Close(); _ = slab.Close() } // no other process maps it
-		w := New(Config{Registration: &workerv1.Registration{Slots: 1}, Native: new(handSlots), Store: s, Log: slog.New(slog.DiscardHandler)})
-		f := &fetching{worker: w, heads: make([]transfer.Head, count), open: count + 1}
+		tell := func(e Event, _ bool) {
+			for _, x := range e.(Outcomes).Events {
+				text := fmt.Sprintf("%+v", x)
+				if at := strings.Index(text, "Message:"); at > 0 {
+					text = text[:at]
+				}
+				told = append(told, text)
+			}
+		}
+		p := New(Config{Store: s, Tell: tell, Log: slog.New(slog.DiscardHandler)})
+		f := &fetch{peers: p, heads: make([]transfer.Head, count), open: count}
 		reserve := func(holder uint64, n uint64) ledger.ReservationID {
 			r, err := s.ReserveWait(t.Context(), ledger.Holder{Kind: ledger.HolderTask, ID: holder}, []uint64{n}, 0)
 			if err != nil {
@@ -53,7 +61,7 @@ func TestObjectsThatArriveTogetherEndAsEachAloneDoes(t *testing.T) {
 			return r
 		}
 		for i := range count {
-			f.objects = append(f.objects, lifecycle.FetchObject{Object: lifecycle.Object{Task: ids.TaskID(i + 1), Generation: 1}})
+			f.order.Objects = append(f.order.Objects, lifecycle.FetchObject{Object: lifecycle.Object{Task: ids.TaskID(i + 1), Generation: 1}})
 			f.reservations = append(f.reservations, reserve(uint64(i+1), 256))
 		}
 		other := reserve(99, 256)
@@ -103,16 +111,7 @@ func TestObjectsThatArriveTogetherEndAsEachAloneDoes(t *testing.T) {
 				t.Errorf("object %d: %v, %q", i, ok, o.Header)
 			}
 		}
-		for _, x := range w.inbox {
-			for _, e := range x.(outcomes) {
-				text := fmt.Sprintf("%+v", e)
-				if at := strings.Index(text, "Message:"); at > 0 {
-					text = text[:at]
-				}
-				inbox = append(inbox, text)
-			}
-		}
-		return inbox, end
+		return told, end
 	}
 	each, end := outcome(false)
 	defer end()

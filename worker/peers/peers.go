@@ -1,0 +1,135 @@
+// Package peers is an Adapter: it gets objects from other workers by the worker's path, and knows
+// how these workers are reached. The owner of the worker's loop calls the methods of Peers, which
+// do not wait. The goroutines that they start tell the worker what has become of it.
+package peers
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/flow"
+	"github.com/millrace/millrace/worker/store"
+)
+
+// Config is fixed for the life of a worker.
+type Config struct {
+	// Name is the name of this worker.
+	Name  string
+	Store *store.Store
+	// Path is the path to peers. Nil: the worker has no peers.
+	Path transfer.Path
+	// MemoryWait is how long an object that is larger than announced waits for memory.
+	MemoryWait time.Duration
+	// Tell passes an event to the owner. A goroutine that is idle has nothing else to do: it may
+	// step the worker's machine itself.
+	Tell func(e Event, idle bool)
+	Log  *slog.Logger
+}
+
+// Event is a fact that the goroutines of Peers tell: Outcomes.
+type Event interface{ event() }
+
+// Peers are the other workers of the cluster.
+type Peers struct {
+	config Config
+	// started counts the goroutines.
+	started sync.WaitGroup
+	fetches book
+
+	// The fields below belong to the owner.
+	all map[ids.WorkerID]transfer.Peer
+	// reported are the routes as they were last returned by Routes.
+	reported []flow.Route
+	// ctx is the context of everything that belongs to one life of the scheduler.
+	ctx    context.Context //nolint:containedctx // for the goroutines that Wait waits for
+	cancel context.CancelFunc
+}
+
+// New returns the peers of a worker that knows none yet.
+func New(c Config) *Peers {
+	return &Peers{config: c, all: make(map[ids.WorkerID]transfer.Peer)}
+}
+
+// Begin makes a new context for what belongs to one life of the scheduler. Cancel ends it.
+func (p *Peers) Begin(ctx context.Context) { p.ctx, p.cancel = context.WithCancel(ctx) }
+
+// Cancel ends everything that was started since Begin.
+func (p *Peers) Cancel() { p.cancel() }
+
+// Wait waits until everything that was started has ended.
+func (p *Peers) Wait() { p.started.Wait() }
+
+// Go calls a function in a goroutine that Wait waits for.
+func (p *Peers) Go(do func(ctx context.Context)) {
+	ctx := p.ctx
+	p.started.Go(func() { do(ctx) })
+}
+
+// Capabilities are the optional abilities of the path; none without a path.
+func (p *Peers) Capabilities() transfer.Capabilities {
+	if p.config.Path == nil {
+		return transfer.Capabilities{}
+	}
+	return p.config.Path.Capabilities()
+}
+
+// Peer returns a worker; without an address if it is gone, or was never named.
+func (p *Peers) Peer(id ids.WorkerID) transfer.Peer { return p.all[id] }
+
+// Known counts the workers of a list that can be asked.
+func (p *Peers) Known(holders []ids.WorkerID) (n int) {
+	for _, h := range holders {
+		if p.all[h].Address != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// Set records the address of a worker, or that the worker is gone (an empty address).
+func (p *Peers) Set(pb *workerv1.Peer) {
+	id := ids.WorkerID(pb.GetWorkerId())
+	old := p.all[id]
+	if pb.GetDataAddress() == "" {
+		delete(p.all, id)
+	} else {
+		p.all[id] = transfer.Peer{Worker: id, Name: pb.GetName(), Address: pb.GetDataAddress(), OnGPU: pb.GetDevice() == millracev1.DeviceKind_DEVICE_KIND_CUDA}
+	}
+	path, ok := p.config.Path.(routed)
+	if ok && old.Address != "" && old.Address != pb.GetDataAddress() {
+		p.started.Go(func() { path.Forget(old.Address) })
+	}
+	if pb.GetSameHost() {
+		p.prepare(p.all[id])
+	}
+}
+
+// Forget records that all workers are gone.
+func (p *Peers) Forget() {
+	// order-free: each is forgotten independently.
+	for id := range p.all {
+		p.Set(&workerv1.Peer{WorkerId: uint32(id)})
+	}
+}
+
+// prepare sets up the connection to a peer in the background, so that the first fetch from it need
+// not wait for that.
+func (p *Peers) prepare(peer transfer.Peer) {
+	path := p.Capabilities().Prepare
+	if path == nil {
+		return
+	}
+	p.Go(func(ctx context.Context) {
+		_, err := path.Prepare(ctx, peer)
+		if err != nil && ctx.Err() == nil && !errors.Is(err, transfer.ErrUnreachable) {
+			p.config.Log.Info("a worker near this one is not prepared for", "peer", peer.String(), "error", err)
+		}
+	})
+}
