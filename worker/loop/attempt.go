@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/executor"
 	"github.com/millrace/millrace/worker/lifecycle"
+	"github.com/millrace/millrace/worker/peers"
 	"github.com/millrace/millrace/worker/store"
 )
 
@@ -112,8 +113,7 @@ func (w *Worker) assign(pb *workerv1.Assignment) {
 // admit looks up the inputs of an attempt, unless leases of some are requested first.
 func (w *Worker) admit(e lifecycle.Admit) lifecycle.Event {
 	a := w.attempts[e.Ref]
-	if orders := w.orders(a, e.Ways, e.Large, e.Round); len(orders) > 0 {
-		w.request(a, orders, e.Large)
+	if w.request(a, e.Ways, e.Large, e.Round) {
 		return lifecycle.LeasesRequested{Ref: e.Ref}
 	}
 	return w.lookUp(a, e)
@@ -122,8 +122,7 @@ func (w *Worker) admit(e lifecycle.Admit) lifecycle.Event {
 // lease requests leases that a large attempt had given up.
 func (w *Worker) lease(e lifecycle.Lease) lifecycle.Event {
 	a := w.attempts[e.Ref]
-	if orders := w.orders(a, e.Ways, true, e.Round); len(orders) > 0 {
-		w.request(a, orders, true)
+	if w.request(a, e.Ways, true, e.Round) {
 		return nil
 	}
 	return &lifecycle.Leased{Ref: e.Ref, Answers: make([]lifecycle.LeaseAnswer, len(a.inputs))}
@@ -267,9 +266,7 @@ func (w *Worker) carryOut(e lifecycle.Effect) (next lifecycle.Event) {
 	case lifecycle.Drop:
 		w.config.Store.Drop(ledger.ObjectID(e.Object))
 	case lifecycle.Gained:
-		w.outbox.object(&workerv1.ObjectReport{Replica: &workerv1.Replica{
-			TaskId: uint64(e.Object.Task), Generation: uint32(e.Object.Generation), Bytes: e.Bytes,
-		}, Event: workerv1.ObjectEvent_OBJECT_EVENT_GAINED})
+		w.outbox.object(objectHere(peers.Gained{Object: ledger.ObjectID(e.Object), Bytes: e.Bytes}))
 	case lifecycle.Admit:
 		return w.admit(e)
 	case lifecycle.Lease:

@@ -1,8 +1,6 @@
 package loop
 
 import (
-	"context"
-	"errors"
 	"slices"
 
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
@@ -11,6 +9,7 @@ import (
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/lifecycle"
+	"github.com/millrace/millrace/worker/peers"
 )
 
 // replicateOp is the operation that only makes copies of its inputs, so it never borrows.
@@ -34,108 +33,17 @@ func (w *Worker) borrows(a *attempt, large bool) bool {
 	return can || large && !known
 }
 
-// order is a request for leases to one peer.
-type order struct {
-	peer transfer.Peer
-	refs []transfer.Ref
-	// inputs are the inputs that the refs name.
-	inputs []int
-}
-
-// orders returns the requests for leases of those inputs that may be leased and are not here. The
-// peer is the first holder that lends; for a large attempt the first holder from round on.
-func (w *Worker) orders(a *attempt, ways []lifecycle.Way, large bool, round int) (orders []order) {
-	lender := w.peers.Capabilities().Borrow
-	if lender == nil || !slices.ContainsFunc(ways, func(x lifecycle.Way) bool { return x.Lease }) || !w.borrows(a, large) {
-		return nil
+// request requests leases for an attempt; lent gets the answers. It returns false if no peer is to
+// be asked.
+func (w *Worker) request(a *attempt, ways []lifecycle.Way, large bool, round int) bool {
+	if !slices.ContainsFunc(ways, func(x lifecycle.Way) bool { return x.Lease }) || !w.borrows(a, large) || !w.peers.Lease(peers.LeaseRequest{
+		Inputs: a.assigned.Inputs, Ways: ways, Large: large, Round: round, Mapped: a.op.runner != nativeRunner,
+		Answer: func(loans []transfer.Loan, answers []lifecycle.LeaseAnswer) { w.post(borrowed{a, loans, answers}) },
+	}) {
+		return false
 	}
-	for i := range ways {
-		if !ways[i].Lease {
-			continue
-		}
-		in := a.in(i)
-		id := ledger.ObjectID(in.Object)
-		for n := range in.Holders {
-			peer := w.peers.Peer(in.Holders[(n+round)%len(in.Holders)])
-			if peer.Address == "" || !large && !lender.Lends(peer) {
-				continue
-			}
-			if w.config.Store.Here(id) || w.config.Store.Here(listOf(id)) {
-				break
-			}
-			at := slices.IndexFunc(orders, func(o order) bool { return o.peer == peer })
-			if at < 0 {
-				orders, at = append(orders, order{peer: peer}), len(orders)
-			}
-			orders[at].refs = append(orders[at].refs, transfer.Ref(id))
-			orders[at].inputs = append(orders[at].inputs, i)
-			break
-		}
-	}
-	return orders
-}
-
-// request requests leases for an attempt; lent gets the answers. needs says that copies of the
-// inputs do not fit here.
-func (w *Worker) request(a *attempt, orders []order, needs bool) {
-	lender := w.peers.Capabilities().Borrow
 	w.lending++
 	w.config.Native.GiveWay()
-	w.peers.Go(func(ctx context.Context) {
-		limited, cancel := context.WithTimeout(ctx, w.config.BorrowWait)
-		defer cancel()
-		got := borrowed{attempt: a, loans: make([]transfer.Loan, len(a.inputs)), answers: make([]lifecycle.LeaseAnswer, len(a.inputs))}
-		for _, o := range orders {
-			loans, err := lender.Borrow(limited, o.peer, o.refs, needs)
-			for n, i := range o.inputs {
-				switch {
-				case err != nil: // the path has recorded the reason; the object is fetched instead
-					got.answers[i] = refusalOfRequest(err)
-				case loans[n].Err != nil:
-					got.answers[i] = refusalOfLoan(loans[n].Err)
-				case a.op.runner != nativeRunner && !passable(&loans[n]):
-					loans[n].End()
-					got.answers[i].Why = "the executor cannot map the memory in which it lies"
-				default:
-					got.loans[i], got.answers[i].Granted = loans[n], true
-				}
-			}
-		}
-		w.post(got)
-	})
-}
-
-// refusalOfRequest converts the error of a request for leases.
-func refusalOfRequest(err error) lifecycle.LeaseAnswer {
-	x := lifecycle.LeaseAnswer{Why: err.Error()}
-	switch {
-	case errors.Is(err, transfer.ErrNotHere):
-		x.Refusal = lifecycle.NotHeld
-	case errors.Is(err, transfer.ErrPeerLost):
-		x.Refusal = lifecycle.HolderLost
-	case errors.Is(err, transfer.ErrStalled) || errors.Is(err, context.DeadlineExceeded):
-		x.Refusal = lifecycle.RefusedForNow
-	}
-	return x
-}
-
-// refusalOfLoan converts the answer of a peer about one object. A peer that lends, and does not
-// lend this object, may do so later.
-func refusalOfLoan(err error) lifecycle.LeaseAnswer {
-	x := refusalOfRequest(err)
-	if x.Refusal == lifecycle.RefusedForGood && errors.Is(err, transfer.ErrUnreachable) {
-		x.Refusal, x.Why = lifecycle.RefusedForNow, "the peer does not lend it now: "+x.Why
-	}
-	return x
-}
-
-// passable says whether another process can map the leased memory.
-func passable(l *transfer.Loan) bool {
-	for _, r := range l.Regions {
-		if r.Space.FD() < 0 {
-			return false
-		}
-	}
 	return true
 }
 

@@ -9,10 +9,12 @@ import (
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
+	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/worker/lifecycle"
 	"github.com/millrace/millrace/worker/native"
+	"github.com/millrace/millrace/worker/peers"
 	"github.com/millrace/millrace/worker/workertest"
 )
 
@@ -28,7 +30,7 @@ func TestInlineStepsAndTheOwnerAlternate(t *testing.T) {
 	for d := range drivers {
 		all.Go(func() {
 			for i := range each {
-				x := gained{report: &workerv1.ObjectReport{Replica: &workerv1.Replica{TaskId: uint64(d), Generation: uint32(i)}}}
+				x := peers.Gained{Object: ledger.ObjectID{Task: ids.TaskID(d), Generation: ids.Attempt(i)}}
 				if i%3 == 0 {
 					w.post(x)
 				} else {
@@ -39,7 +41,7 @@ func TestInlineStepsAndTheOwnerAlternate(t *testing.T) {
 	}
 	all.Wait()
 	w.post(unmapped{peer: 1})
-	w.stepInline(gained{report: &workerv1.ObjectReport{Replica: &workerv1.Replica{TaskId: drivers}}})
+	w.stepInline(peers.Gained{Object: ledger.ObjectID{Task: drivers}})
 	next := [drivers + 1]uint32{}
 	for next[drivers] == 0 {
 		w.outbox.wait(ctx)
@@ -62,7 +64,7 @@ func TestInlineStepsAndTheOwnerAlternate(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.outbox.take() // the last message
-	w.stepInline(gained{report: &workerv1.ObjectReport{Replica: &workerv1.Replica{}}})
+	w.stepInline(peers.Gained{})
 	if m := w.outbox.take(); m != nil {
 		t.Errorf("a worker that has stopped said %v", m)
 	}

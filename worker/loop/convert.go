@@ -9,6 +9,7 @@ import (
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/lifecycle"
+	"github.com/millrace/millrace/worker/peers"
 )
 
 // This file turns messages of the scheduler into the machine's words.
@@ -75,6 +76,12 @@ func listOf(id ledger.ObjectID) ledger.ObjectID {
 
 func objectOf(r *workerv1.Replica) ledger.ObjectID {
 	return ledger.ObjectID{Task: ids.TaskID(r.GetTaskId()), Generation: ids.Attempt(r.GetGeneration())}
+}
+
+func objectHere(x peers.Gained) *workerv1.ObjectReport {
+	return &workerv1.ObjectReport{Replica: &workerv1.Replica{
+		TaskId: uint64(x.Object.Task), Generation: uint32(x.Object.Generation), Bytes: x.Bytes,
+	}, Event: workerv1.ObjectEvent_OBJECT_EVENT_GAINED}
 }
 
 func refOf(r *workerv1.AttemptRef) lifecycle.Ref {

@@ -52,7 +52,7 @@ func (w *Worker) renew(r *renewal) {
 // active any more.
 func (w *Worker) renewed() {
 	r := w.renewing
-	if w.machine.Busy() || len(w.rescuing) > 0 || w.lending > 0 {
+	if w.machine.Busy() || w.peers.Rescuing() || w.lending > 0 {
 		if time.Since(r.since) > renewLimit && w.stopped == nil {
 			w.stopped = fmt.Errorf("the scheduler was started anew, and what ran here did not end within %v: %d attempts", renewLimit, w.machine.Len())
 		}

@@ -20,6 +20,7 @@ import (
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory/ledger"
+	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/worker/executor"
 	"github.com/millrace/millrace/worker/lifecycle"
 	"github.com/millrace/millrace/worker/native"
@@ -70,11 +71,9 @@ type Worker struct {
 	// emptied is an empty inbox slice for reuse.
 	emptied []any
 	// ending is the native run whose end the machine is handling, nil if there is none.
-	ending       *nativeRun
-	reservations map[lifecycle.ReservationID]ledger.ReservationID
-	nearby       nearby
-	// rescuing are the objects that are being copied out of the memory of dead peers.
-	rescuing      map[ledger.ObjectID]bool
+	ending        *nativeRun
+	reservations  map[lifecycle.ReservationID]ledger.ReservationID
+	nearby        nearby
 	subscriptions subscriptions
 	// asked: the worker was told to leave through Config.Drain. drained: the scheduler has agreed
 	// to that, or has ordered the worker to leave.
@@ -123,13 +122,12 @@ func New(c Config) *Worker {
 		ops:           make(map[uint32]*op),
 		functions:     make(map[ids.FunctionHash]*millracev1.Function),
 		reservations:  make(map[lifecycle.ReservationID]ledger.ReservationID),
-		rescuing:      make(map[ledger.ObjectID]bool),
 		writes:        make(map[ledger.ObjectID]*writing),
 		subscriptions: subscriptions{waiting: make(map[ledger.ObjectID][]*attempt), subscribers: make(map[ledger.ObjectID][]subscriber)},
 		executors:     make(map[string]bool),
 	}
 	w.staying, w.quit = context.WithCancel(context.Background())
-	w.peers = peers.New(peers.Config{Name: c.Registration.GetName(), Store: c.Store, Path: c.Path, MemoryWait: c.MemoryWait, Tell: w.tell, Log: c.Log})
+	w.peers = peers.New(peers.Config{Name: c.Registration.GetName(), Store: c.Store, Path: c.Path, MemoryWait: c.MemoryWait, BorrowWait: c.BorrowWait, Tell: w.tell, Log: c.Log})
 	can := w.peers.Capabilities()
 	w.nearby = newNearby(can.Lend, c.Native.InPlace())
 	c.Lifecycle.Leases, c.Lifecycle.ReadsInPlace, c.Lifecycle.MemoryWait = can.Borrow != nil, w.nearby.lender != nil, c.MemoryWait
@@ -157,6 +155,14 @@ func (w *Worker) Connected() bool { return w.connected.Load() }
 // PostResults passes results of executors to the worker.
 func (w *Worker) PostResults(results []executor.Result) { w.post(results) }
 
+// Unmapped records that a peer's memory is no longer mapped here. The scheduler is told only if the
+// peer is dead.
+func (w *Worker) Unmapped(at transfer.Peer, dead bool) {
+	if dead {
+		w.post(unmapped{at.Worker})
+	}
+}
+
 // Types that are posted to the inbox, besides []*native.Run, []executor.Result and events of
 // package lifecycle.
 type (
@@ -177,8 +183,8 @@ type (
 	sessionFailed struct{ err error }
 	// alone says for how long there has been no session.
 	alone struct{ since time.Duration }
-	// gained says that an object is here that the scheduler was not told of.
-	gained struct{ report *workerv1.ObjectReport }
+	// unmapped says that the memory of a dead peer is no longer mapped here.
+	unmapped struct{ peer ids.WorkerID }
 	// reservationResult is the outcome of a reservation that was not ready at once.
 	reservationResult struct {
 		ref         lifecycle.Ref
@@ -361,16 +367,18 @@ func (w *Worker) handle(x any) {
 		w.subscriptions.dropAll(x.subscriber)
 	case borrowed:
 		w.lent(x)
-	case gained:
-		w.outbox.object(x.report)
 	case *writing:
 		w.written(x)
 	case *renewal:
 		w.renew(x)
 	case reservationResult:
 		w.reservationTold(x)
-	case rescued:
-		w.rescueEnded(x)
+	case peers.Gained:
+		w.outbox.object(objectHere(x))
+	case peers.Rescued:
+		if report := w.peers.Ended(x); report != nil {
+			w.outbox.rescue(report)
+		}
 	case unmapped:
 		w.outbox.rescue(&workerv1.RescueReport{WorkerId: uint32(x.peer), Unmapped: true})
 	case gone:

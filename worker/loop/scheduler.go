@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/worker/lifecycle"
+	"github.com/millrace/millrace/worker/peers"
 	"github.com/millrace/millrace/worker/store"
 )
 
@@ -103,7 +104,9 @@ func (w *Worker) scheduler(r *workerv1.SessionResponse) {
 		w.urgent()
 	}
 	for _, order := range r.GetRescues() {
-		w.rescue(order)
+		for _, x := range w.peers.Rescue(order) {
+			w.outbox.object(objectHere(x))
+		}
 	}
 	if n := len(r.GetNextUses()); n > 0 {
 		uses := make([]store.Use, n)
@@ -151,4 +154,19 @@ func (w *Worker) dropFunctions(hashes [][]byte) {
 func hash32(b []byte) (h [32]byte) {
 	copy(h[:], b)
 	return h
+}
+
+// keep makes objects stay that were copied from other workers, and tells the scheduler which of
+// them are here.
+func (w *Worker) keep(keeps []*workerv1.Replica) {
+	for _, pb := range keeps {
+		id := objectOf(pb)
+		if o, here := w.config.Store.Keep(id); here {
+			report := objectHere(peers.Gained{Object: id, Bytes: o.Bytes()})
+			report.Event = workerv1.ObjectEvent_OBJECT_EVENT_KEPT
+			w.outbox.object(report)
+			continue
+		}
+		w.outbox.object(&workerv1.ObjectReport{Replica: pb, Event: workerv1.ObjectEvent_OBJECT_EVENT_LOST})
+	}
 }

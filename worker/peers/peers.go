@@ -13,6 +13,7 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/flow"
 	"github.com/millrace/millrace/worker/store"
@@ -27,13 +28,15 @@ type Config struct {
 	Path transfer.Path
 	// MemoryWait is how long an object that is larger than announced waits for memory.
 	MemoryWait time.Duration
+	// BorrowWait limits the time of a request for leases.
+	BorrowWait time.Duration
 	// Tell passes an event to the owner. A goroutine that is idle has nothing else to do: it may
 	// step the worker's machine itself.
 	Tell func(e Event, idle bool)
 	Log  *slog.Logger
 }
 
-// Event is a fact that the goroutines of Peers tell: Outcomes.
+// Event is a fact that the goroutines of Peers tell: Outcomes, Gained or Rescued.
 type Event interface{ event() }
 
 // Peers are the other workers of the cluster.
@@ -45,6 +48,8 @@ type Peers struct {
 
 	// The fields below belong to the owner.
 	all map[ids.WorkerID]transfer.Peer
+	// rescuing are the objects that are being copied out of the memory of dead peers.
+	rescuing map[ledger.ObjectID]bool
 	// reported are the routes as they were last returned by Routes.
 	reported []flow.Route
 	// ctx is the context of everything that belongs to one life of the scheduler.
@@ -54,7 +59,7 @@ type Peers struct {
 
 // New returns the peers of a worker that knows none yet.
 func New(c Config) *Peers {
-	return &Peers{config: c, all: make(map[ids.WorkerID]transfer.Peer)}
+	return &Peers{config: c, all: make(map[ids.WorkerID]transfer.Peer), rescuing: make(map[ledger.ObjectID]bool)}
 }
 
 // Begin makes a new context for what belongs to one life of the scheduler. Cancel ends it.

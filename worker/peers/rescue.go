@@ -1,4 +1,4 @@
-package loop
+package peers
 
 import (
 	"context"
@@ -24,8 +24,8 @@ const (
 	rescueLimit = 30 * time.Second
 )
 
-// rescued is posted when a rescue has ended, and for failures before its end.
-type rescued struct {
+// Rescued says that a rescue has ended, or that objects have failed before its end.
+type Rescued struct {
 	peer    ids.WorkerID
 	objects []ledger.ObjectID
 	// failed are the objects of these that are not here, because of reason.
@@ -33,42 +33,41 @@ type rescued struct {
 	reason string
 }
 
-// unmapped is posted when the memory of a dead peer is no longer mapped here.
-type unmapped struct{ peer ids.WorkerID }
-
-// Unmapped records that a peer's memory is no longer mapped here. The scheduler is told only if the
-// peer is dead.
-func (w *Worker) Unmapped(at transfer.Peer, dead bool) {
-	if dead {
-		w.post(unmapped{at.Worker})
-	}
+// Gained says that an object was rescued and is here.
+type Gained struct {
+	Object ledger.ObjectID
+	Bytes  uint64
 }
 
-// rescue copies objects out of the memory of a dead peer that was their only holder. Objects that
-// are being copied already are skipped: the earlier rescue reports them.
-func (w *Worker) rescue(order *workerv1.Rescue) {
+func (Rescued) event() {}
+func (Gained) event()  {}
+
+// Rescue copies objects out of the memory of a dead peer that was their only holder. Objects that
+// are being copied already are skipped: the earlier rescue reports them. Rescue returns the objects
+// that are here already.
+func (p *Peers) Rescue(order *workerv1.Rescue) (here []Gained) {
 	peer := transfer.Peer{Worker: ids.WorkerID(order.GetWorkerId()), Name: order.GetName(), Address: order.GetDataAddress()}
-	r := &rescuing{worker: w, peer: peer.Worker}
+	r := &rescuing{peers: p, peer: peer.Worker}
 	var refs []transfer.Ref
 	for _, pb := range order.GetObjects() {
 		id := ledger.ObjectID{Task: ids.TaskID(pb.GetTaskId()), Generation: ids.Attempt(pb.GetGeneration())}
-		if o, here := w.config.Store.Lookup(id); here {
-			w.outbox.object(objectHere(o.ID, o.Bytes()))
+		if o, has := p.config.Store.Lookup(id); has {
+			here = append(here, Gained{id, o.Bytes()})
 			continue
 		}
-		if !w.rescuing[id] {
-			w.rescuing[id] = true
+		if !p.rescuing[id] {
+			p.rescuing[id] = true
 			r.ids = append(r.ids, id)
 			refs = append(refs, transfer.Ref{Task: id.Task, Generation: id.Generation})
 		}
 	}
 	if len(refs) == 0 {
-		return
+		return here
 	}
 	r.prepare()
 	incarnation, err := uuid.Parse(order.GetIncarnation())
-	path := w.peers.Capabilities().Rescue
-	w.peers.Go(func(ctx context.Context) {
+	path := p.Capabilities().Rescue
+	p.Go(func(ctx context.Context) {
 		began := time.Now()
 		switch {
 		case err != nil:
@@ -80,34 +79,35 @@ func (w *Worker) rescue(order *workerv1.Rescue) {
 			defer cancel()
 			err = path.Rescue(limited, peer, incarnation, refs, r)
 		}
-		w.post(r.end(err))
-		w.log.Info("a rescue from the memory of a dead peer has ended", "peer", peer.String(), "copied", r.copied, "bytes", r.bytes,
+		p.config.Tell(r.end(err), false)
+		p.config.Log.Info("a rescue from the memory of a dead peer has ended", "peer", peer.String(), "copied", r.copied, "bytes", r.bytes,
 			"failed", len(refs)-r.copied, "took", time.Since(began).Round(time.Microsecond))
 	})
+	return here
 }
 
-// rescueEnded reports the objects that could not be copied to the scheduler.
-func (w *Worker) rescueEnded(x rescued) {
+// Rescuing says whether objects are being copied out of the memory of dead peers.
+func (p *Peers) Rescuing() bool { return len(p.rescuing) > 0 }
+
+// Ended records the end of a rescue, and returns the report on the objects that could not be
+// copied; nil if there are none.
+func (p *Peers) Ended(x Rescued) *workerv1.RescueReport {
 	for _, id := range x.objects {
-		delete(w.rescuing, id)
+		delete(p.rescuing, id)
 	}
 	if len(x.failed) == 0 {
-		return
+		return nil
 	}
 	report := &workerv1.RescueReport{WorkerId: uint32(x.peer), Reason: x.reason}
 	for _, id := range x.failed {
 		report.Failed = append(report.Failed, &workerv1.Replica{TaskId: uint64(id.Task), Generation: uint32(id.Generation)})
 	}
-	w.outbox.rescue(report)
-}
-
-func objectHere(id ledger.ObjectID, bytes uint64) *workerv1.ObjectReport {
-	return &workerv1.ObjectReport{Replica: &workerv1.Replica{TaskId: uint64(id.Task), Generation: uint32(id.Generation), Bytes: bytes}, Event: workerv1.ObjectEvent_OBJECT_EVENT_GAINED}
+	return report
 }
 
 // rescuing is the sink of a rescue. One goroutine uses it.
 type rescuing struct {
-	worker       *Worker
+	peers        *Peers
 	ids          []ledger.ObjectID
 	reservations []ledger.ReservationID
 	heads        []transfer.Head
@@ -140,7 +140,7 @@ func (*rescuing) Capabilities() transfer.SinkCapabilities { return transfer.Sink
 // cost the others only a wait, and a short one: memory that others wait for, or that runs use, may
 // not become free for long.
 func (r *rescuing) Place(ctx context.Context, index int, head transfer.Head) ([]transfer.Region, error) {
-	id, s := r.ids[index], r.worker.config.Store
+	id, s := r.ids[index], r.peers.config.Store
 	r.heads[index] = head
 	if len(head.FrameBytes) == 0 {
 		return nil, nil
@@ -152,7 +152,7 @@ func (r *rescuing) Place(ctx context.Context, index int, head transfer.Head) ([]
 	cancel()
 	if err != nil {
 		r.waited += time.Since(began)
-		return nil, fmt.Errorf("no room for the object: %w", err)
+		return nil, fmt.Errorf("%w: %w", errNoRoom, err)
 	}
 	r.reservations[index] = reservation
 	frames, err := s.Allocate(reservation, id, head.FrameBytes...)
@@ -164,7 +164,7 @@ func (r *rescuing) Place(ctx context.Context, index int, head transfer.Head) ([]
 
 // Done is part of transfer.Sink.
 func (r *rescuing) Done(index int, err error) {
-	id, s := r.ids[index], r.worker.config.Store
+	id, s := r.ids[index], r.peers.config.Store
 	if err == nil {
 		if head := &r.heads[index]; len(head.FrameBytes) == 0 {
 			err = s.PutSmall(id, head.Header)
@@ -183,7 +183,7 @@ func (r *rescuing) Done(index int, err error) {
 	r.here[index] = true
 	r.copied++
 	r.bytes += o.Bytes()
-	r.worker.post(gained{report: objectHere(id, o.Bytes())})
+	r.peers.config.Tell(Gained{id, o.Bytes()}, false)
 }
 
 func (r *rescuing) fail(err error) {
@@ -196,19 +196,19 @@ func (r *rescuing) fail(err error) {
 // workers or recompute them while the rest is copied.
 func (r *rescuing) report() {
 	if len(r.failed) > 0 {
-		r.worker.post(rescued{peer: r.peer, objects: r.failed, failed: r.failed, reason: r.reason})
+		r.peers.config.Tell(Rescued{peer: r.peer, objects: r.failed, failed: r.failed, reason: r.reason}, false)
 		r.failed = nil
 	}
 }
 
 // end sums up a rescue. err, if not nil, is the error of all objects that were not handled.
-func (r *rescuing) end(err error) rescued {
+func (r *rescuing) end(err error) Rescued {
 	if err != nil {
 		r.fail(err)
 	}
-	x := rescued{peer: r.peer, objects: r.failed, failed: slices.Clone(r.failed)}
+	x := Rescued{peer: r.peer, objects: r.failed, failed: slices.Clone(r.failed)}
 	for i, id := range r.ids {
-		r.worker.config.Store.Release(r.reservations[i])
+		r.peers.config.Store.Release(r.reservations[i])
 		if r.told[i] {
 			continue
 		}
@@ -219,19 +219,4 @@ func (r *rescuing) end(err error) rescued {
 	}
 	x.reason = r.reason
 	return x
-}
-
-// keep makes objects stay that were copied from other workers, and tells the scheduler which of
-// them are here.
-func (w *Worker) keep(keeps []*workerv1.Replica) {
-	for _, pb := range keeps {
-		id := ledger.ObjectID{Task: ids.TaskID(pb.GetTaskId()), Generation: ids.Attempt(pb.GetGeneration())}
-		if o, here := w.config.Store.Keep(id); here {
-			report := objectHere(id, o.Bytes())
-			report.Event = workerv1.ObjectEvent_OBJECT_EVENT_KEPT
-			w.outbox.object(report)
-			continue
-		}
-		w.outbox.object(&workerv1.ObjectReport{Replica: pb, Event: workerv1.ObjectEvent_OBJECT_EVENT_LOST})
-	}
 }

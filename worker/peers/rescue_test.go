@@ -1,4 +1,4 @@
-package loop
+package peers
 
 import (
 	"context"
@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
@@ -19,11 +18,17 @@ import (
 // the rescue of the others, and are reported at once.
 func TestObjectsThatCannotBeRescuedDoNotHoldUpOthers(t *testing.T) {
 	const objects, last = 100, 99
-	w := New(Config{Registration: &workerv1.Registration{Slots: 1}, Native: new(handSlots), Store: workertest.NewStore(t, 1<<20), Log: slog.New(slog.DiscardHandler)})
+	told := 0
+	room := workertest.NewStore(t, 1<<20)
+	p := New(Config{Store: room, Log: slog.New(slog.DiscardHandler), Tell: func(e Event, _ bool) {
+		if x, failed := e.(Rescued); failed {
+			told += len(x.failed)
+		}
+	}})
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
 	defer cancel()
 	// A task uses almost all of the memory.
-	full, granted, err := w.config.Store.Reserve(ledger.Holder{Kind: ledger.HolderTask, ID: 1000}, []uint64{1<<20 - 8<<10}, time.Time{}, nil)
+	full, granted, err := room.Reserve(ledger.Holder{Kind: ledger.HolderTask, ID: 1000}, []uint64{1<<20 - 8<<10}, time.Time{}, nil)
 	if !granted || err != nil {
 		t.Fatal(err)
 	}
@@ -31,14 +36,14 @@ func TestObjectsThatCannotBeRescuedDoNotHoldUpOthers(t *testing.T) {
 	go func() {
 		defer close(stopped)
 		for ctx.Err() == nil {
-			w.config.Store.Tick(time.Now())
+			room.Tick(time.Now())
 			select {
 			case <-time.After(20 * time.Millisecond):
 			case <-ctx.Done():
 			}
 		}
 	}()
-	r := &rescuing{worker: w, peer: 9}
+	r := &rescuing{peers: p, peer: 9}
 	for i := range objects {
 		r.ids = append(r.ids, ledger.ObjectID{Task: ids.TaskID(i + 1), Generation: 1})
 	}
@@ -59,14 +64,10 @@ func TestObjectsThatCannotBeRescuedDoNotHoldUpOthers(t *testing.T) {
 		t.Fatal("each object was waited for")
 	}
 	// All failures but those since the last wait are reported already.
-	told := 0
-	for _, x := range w.inbox {
-		told += len(x.(rescued).failed)
-	}
 	if told != last-1 {
 		t.Errorf("%d of %d failures are told", told, last)
 	}
-	w.config.Store.Release(full)
+	room.Release(full)
 	if _, err := r.Place(ctx, last, head); err != nil {
 		t.Errorf("there is room now: %v", err)
 	}
@@ -75,7 +76,7 @@ func TestObjectsThatCannotBeRescuedDoNotHoldUpOthers(t *testing.T) {
 	if len(x.failed) != 0 || len(x.objects) != 1 || x.objects[0] != r.ids[last] || r.copied != 1 || x.reason == "" {
 		t.Errorf("it ended as %+v", x)
 	}
-	if _, here := w.config.Store.Lookup(r.ids[last]); !here {
+	if _, here := room.Lookup(r.ids[last]); !here {
 		t.Error("the last object is not here")
 	}
 	cancel()
