@@ -38,10 +38,7 @@ func (w *Worker) renew(r *renewal) {
 		"attempts", w.machine.Len())
 	w.renewing = r
 	w.outbox.forget(true)
-	// order-free: each is answered independently.
-	for id := range w.writes {
-		w.refuse(id, otherLife, otherLifeWords)
-	}
+	w.writes.Refuse()
 	w.peers.Cancel()
 	for _, ref := range w.machine.Attempts() {
 		w.step(lifecycle.Cancelled{Ref: ref})
@@ -78,7 +75,8 @@ func (w *Worker) renewed() {
 	clear(w.subscriptions.subscribers)
 	w.outbox.forget(false)
 	w.peers.Begin(w.running)
-	w.life.Store(r.life)
+	w.life = r.life
+	w.writes.Renewed(r.life)
 	w.renewing = nil
 	w.log.Info("everything of the earlier scheduler is given up", "took", time.Since(r.since).Round(time.Millisecond))
 	close(r.done)

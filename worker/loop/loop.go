@@ -26,6 +26,7 @@ import (
 	"github.com/millrace/millrace/worker/native"
 	"github.com/millrace/millrace/worker/peers"
 	"github.com/millrace/millrace/worker/store"
+	"github.com/millrace/millrace/worker/writes"
 )
 
 // Worker is one incarnation of a worker.
@@ -35,12 +36,13 @@ type Worker struct {
 	machine *lifecycle.Machine
 	outbox  *outbox
 	peers   *peers.Peers
+	writes  *writes.Writes
 	// inlineBytes is the size of the largest result that is sent inline.
 	inlineBytes atomic.Uint32
 	// self is the worker's number, 0 before it is registered. life identifies the run of the
 	// scheduler that assigned the number, 0 if that scheduler has no such number.
 	self atomic.Uint32
-	life atomic.Uint64
+	life uint64
 	// connected: a session with the scheduler is registered.
 	connected atomic.Bool
 	times     native.TimeBook
@@ -92,10 +94,8 @@ type Worker struct {
 	running context.Context //nolint:containedctx // for the goroutines that Run waits for
 	// renewing is set while the worker drops everything of an earlier life of the scheduler, and
 	// nil otherwise. lending counts the goroutines that request leases.
-	renewing *renewal
-	lending  int
-	// writes are the objects that clients wrote and that the scheduler has not accepted yet.
-	writes    map[ledger.ObjectID]*writing
+	renewing  *renewal
+	lending   int
 	executors map[string]bool
 }
 
@@ -122,12 +122,12 @@ func New(c Config) *Worker {
 		ops:           make(map[uint32]*op),
 		functions:     make(map[ids.FunctionHash]*millracev1.Function),
 		reservations:  make(map[lifecycle.ReservationID]ledger.ReservationID),
-		writes:        make(map[ledger.ObjectID]*writing),
 		subscriptions: subscriptions{waiting: make(map[ledger.ObjectID][]*attempt), subscribers: make(map[ledger.ObjectID][]subscriber)},
 		executors:     make(map[string]bool),
 	}
 	w.staying, w.quit = context.WithCancel(context.Background())
 	w.peers = peers.New(peers.Config{Name: c.Registration.GetName(), Store: c.Store, Path: c.Path, MemoryWait: c.MemoryWait, BorrowWait: c.BorrowWait, Tell: w.tell, Log: c.Log})
+	w.writes = writes.New(writes.Config{Store: c.Store, MemoryWait: c.MemoryWait, Tell: func(x *writes.Write) { w.post(x) }, Log: c.Log})
 	can := w.peers.Capabilities()
 	w.nearby = newNearby(can.Lend, c.Native.InPlace())
 	c.Lifecycle.Leases, c.Lifecycle.ReadsInPlace, c.Lifecycle.MemoryWait = can.Borrow != nil, w.nearby.lender != nil, c.MemoryWait
@@ -151,6 +151,9 @@ func (w *Worker) Self() ids.WorkerID { return ids.WorkerID(w.self.Load()) }
 
 // Connected reports whether the worker has a session with the scheduler now.
 func (w *Worker) Connected() bool { return w.connected.Load() }
+
+// Receiver returns the interface through which clients write objects to this worker.
+func (w *Worker) Receiver() transfer.Receiver { return w.writes }
 
 // PostResults passes results of executors to the worker.
 func (w *Worker) PostResults(results []executor.Result) { w.post(results) }
@@ -367,8 +370,10 @@ func (w *Worker) handle(x any) {
 		w.subscriptions.dropAll(x.subscriber)
 	case borrowed:
 		w.lent(x)
-	case *writing:
-		w.written(x)
+	case *writes.Write:
+		if report := w.writes.Committed(x, w.renewing != nil, w.runs(x.ID.Task)); report != nil {
+			w.outbox.object(report)
+		}
 	case *renewal:
 		w.renew(x)
 	case reservationResult:

@@ -25,12 +25,7 @@ func (w *Worker) open() *opened {
 	r := proto.Clone(w.config.Registration).(*workerv1.Registration)
 	// Attempts whose reports are not sent yet count as running; otherwise the scheduler would place
 	// them again.
-	written := make([]*workerv1.ObjectReport, 0, len(w.writes))
-	// order-free: they are independent of each other.
-	for _, x := range w.writes {
-		written = append(written, x.report)
-	}
-	for _, ref := range w.outbox.reopen(written) {
+	for _, ref := range w.outbox.reopen(w.writes.Reports()) {
 		r.Running = append(r.Running, taskRef(ref))
 	}
 	for _, o := range w.config.Store.Inventory() {
@@ -42,7 +37,7 @@ func (w *Worker) open() *opened {
 	for _, hash := range slices.SortedFunc(maps.Keys(w.functions), func(a, b ids.FunctionHash) int { return bytes.Compare(a[:], b[:]) }) {
 		r.Functions = append(r.Functions, hash[:])
 	}
-	r.Life = w.life.Load()
+	r.Life = w.life
 	return &opened{w.session, r, r.Life}
 }
 
@@ -50,15 +45,26 @@ func taskRef(r lifecycle.Ref) *workerv1.AttemptRef {
 	return &workerv1.AttemptRef{TaskId: uint64(r.Task), Attempt: uint32(r.Attempt)}
 }
 
+// runs says whether an attempt of a task was assigned to this worker.
+func (w *Worker) runs(task ids.TaskID) bool {
+	// order-free: it only matters whether there is one.
+	for ref := range w.attempts {
+		if ref.Task == task {
+			return true
+		}
+	}
+	return false
+}
+
 // scheduler handles a message of the scheduler.
 func (w *Worker) scheduler(r *workerv1.SessionResponse) {
 	if x := r.GetRegistered(); x != nil {
 		first := w.self.Load() == 0
-		w.life.Store(x.GetLife())
+		w.life = x.GetLife()
 		w.self.Store(x.GetWorkerId())
 		w.inlineBytes.Store(x.GetInlineResultBytes())
 		w.config.Native.Registered(x.GetInlineResultBytes())
-		w.acceptUnasked()
+		w.writes.Registered(x.GetLife(), x.GetInlineResultBytes())
 		w.step(lifecycle.Registered{Self: ids.WorkerID(x.GetWorkerId())})
 		if w.config.Executors != nil {
 			w.config.Executors.Registered(ids.WorkerID(x.GetWorkerId()), uint64(x.GetInlineResultBytes()))
@@ -83,7 +89,9 @@ func (w *Worker) scheduler(r *workerv1.SessionResponse) {
 	if len(r.GetFunctions()) > 0 {
 		w.functionsCame(r.GetFunctions())
 	}
-	w.accept(r.GetAcceptedWrites()) // before the assignments that waited for them
+	for _, x := range r.GetAcceptedWrites() { // before the assignments that waited for them
+		w.writes.Accept(objectOf(x))
+	}
 	for _, a := range r.GetAssignments() {
 		w.assign(a)
 		w.urgent()
@@ -98,8 +106,7 @@ func (w *Worker) scheduler(r *workerv1.SessionResponse) {
 		w.step(lifecycle.Cancelled{Ref: refOf(ref)})
 	}
 	for _, o := range r.GetReleases() {
-		w.refuse(objectOf(o),
-			noDataTask, "it is not the first result of a DATA task that the scheduler waits for")
+		w.writes.Released(objectOf(o))
 		w.step(lifecycle.Released{Object: lifecycle.Object(objectOf(o))})
 		w.urgent()
 	}
