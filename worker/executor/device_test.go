@@ -459,8 +459,8 @@ func TestLeaseThatDoesNotWait(t *testing.T) {
 func TestLastWordsAreThoseOfTheRunThatDied(t *testing.T) {
 	r := newRig(t, "ECHO_DEVICE=yes")
 	// Output of the first task may be read between the task's end and its result, before any task
-	// counts as ended. So two tasks write, and the words of the second one are awaited: those of the
-	// first one come before them through the pipe.
+	// counts as ended. So two tasks write, and the words of the second one are awaited: those of
+	// the first one come before them through the pipe.
 	for task, text := range []string{"by another task", "by another task, the last"} {
 		if out := r.call(t, 1+task, "log", text); out.Error != nil {
 			t.Fatal(out.Error)
