@@ -20,8 +20,8 @@ left out, because Polars gives several answers, or wrong ones:
 - `min` and `max` of lists in a `pivot`, which only one of Polars' engines refuses;
 - `-x` of `Int128`, which Polars refuses unless nothing computes it;
 - as-of joins whose right side has rows of the same key without an order;
-- a slice of a horizontal concat of inputs with different numbers of rows: Polars refuses the concat,
-  unless it moves the slice into each input, where the slices may have one number of rows.
+- a slice of a horizontal concat of inputs with different numbers of rows: Polars refuses the
+  concat, unless it moves the slice into each input, where the slices may have one number of rows.
 
 The answers are those of Polars' in-memory engine. Its default engine, which tasks use, has others
 for some queries: joins by NaN find rows that the in-memory engine misses if the keys are sorted,
