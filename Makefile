@@ -113,7 +113,7 @@ check: ## Check before a commit, only what has changed: 3 minutes at most
 .PHONY: test
 test: ## Run everything that CI runs, and the GPU tests if there is a GPU: 20 minutes at most
 	@MAKE="$(MAKE)" tools/steps test prepare gen-check web-check lint-proto "lint RACED=1" build-nocgo \
-	  machines "race-concurrent | e2e" "sim-seeds SEEDS=50" py web-test gpu
+	  machines "race-concurrent | e2e" "sim-seeds SEEDS=50" "py | web-test" gpu
 
 .PHONY: test-long
 test-long: ## Run all tests at full size, and the sanitizers, before an issue is closed
