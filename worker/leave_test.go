@@ -10,7 +10,7 @@ import (
 
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/worker"
-	"github.com/millrace/millrace/worker/loop"
+	"github.com/millrace/millrace/worker/session"
 	"github.com/millrace/millrace/worker/workertest"
 )
 
@@ -73,8 +73,8 @@ func TestRefusalsOfTheScheduler(t *testing.T) {
 		s := workertest.NewScheduler(t)
 		s.Refuse = status.Error(code, "because")
 		err := worker.Run(t.Context(), worker.Config{Name: "host-0", Scheduler: s.Address, MemoryLimitBytes: 1 << 20, BLASLibrary: "none", PythonCommand: []string{""}, LocalDirectory: t.TempDir()})
-		var refused *loop.RefusedError
-		var stopped *loop.StoppedError
+		var refused *session.RefusedError
+		var stopped *session.StoppedError
 		if errors.As(err, &refused) != wrong || errors.As(err, &stopped) == wrong {
 			t.Errorf("%v: ended with %v", code, err)
 		}

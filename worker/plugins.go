@@ -17,7 +17,7 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/worker/executor"
-	"github.com/millrace/millrace/worker/loop"
+	"github.com/millrace/millrace/worker/session"
 )
 
 // processes are those of executors; see executor.Pools.
@@ -73,7 +73,7 @@ func (f *pluginFollower) run(ctx context.Context) {
 // out: it ends setups of plugins that it does not have.
 func (f *pluginFollower) follow(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
-	stream, err := workerv1.NewPluginOrderServiceClient(f.scheduler).FollowPlugins(ctx, grpc.MaxCallRecvMsgSize(loop.MaxMessageBytes), grpc.MaxCallSendMsgSize(loop.MaxMessageBytes))
+	stream, err := workerv1.NewPluginOrderServiceClient(f.scheduler).FollowPlugins(ctx, grpc.MaxCallRecvMsgSize(session.MaxMessageBytes), grpc.MaxCallSendMsgSize(session.MaxMessageBytes))
 	if err != nil {
 		cancel()
 		return err

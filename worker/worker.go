@@ -48,6 +48,7 @@ import (
 	"github.com/millrace/millrace/worker/lifecycle"
 	"github.com/millrace/millrace/worker/loop"
 	"github.com/millrace/millrace/worker/native"
+	"github.com/millrace/millrace/worker/session"
 	"github.com/millrace/millrace/worker/store"
 	"github.com/millrace/millrace/worker/tasklog"
 )
@@ -101,7 +102,7 @@ type Config struct {
 	// mapped.
 	Restarted bool
 	// Supervised says that a supervisor starts the process again when Run returns
-	// *loop.RestartError.
+	// *session.RestartError.
 	Supervised bool
 	// FunctionMemory bounds the memory of executor processes. The zero value has no limit.
 	FunctionMemory executor.MemoryLimit
@@ -332,7 +333,7 @@ func (c Config) validated() (Config, error) {
 }
 
 // Run runs one worker. It returns nil when the context ends (after an orderly leave) or when the
-// scheduler drains the worker, *loop.StoppedError when the scheduler stops it, and another error
+// scheduler drains the worker, *session.StoppedError when the scheduler stops it, and another error
 // when something fails.
 func Run(ctx context.Context, config Config) (err error) {
 	c, err := config.validated()
@@ -371,8 +372,8 @@ func Run(ctx context.Context, config Config) (err error) {
 			case <-ctx.Done():
 			}
 		}()
-		return loop.RunZero(ctx, loop.ZeroConfig{
-			Registration: registration, Scheduler: scheduler, SchedulerTimeout: c.SchedulerTimeout, Log: c.Log,
+		return session.RunZero(ctx, session.ZeroConfig{
+			Registration: registration, Scheduler: scheduler, RSS: loop.RSS, Log: c.Log,
 			Ready: func(id ids.WorkerID) { c.ready(id, "") },
 		})
 	}

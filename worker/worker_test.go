@@ -33,7 +33,7 @@ import (
 	"github.com/millrace/millrace/internal/rawframe"
 	"github.com/millrace/millrace/memory/cuda"
 	"github.com/millrace/millrace/worker"
-	"github.com/millrace/millrace/worker/loop"
+	"github.com/millrace/millrace/worker/session"
 	"github.com/millrace/millrace/worker/workertest"
 )
 
@@ -516,7 +516,7 @@ func TestOrderToLeave(t *testing.T) {
 		w.Send(&workerv1.SessionResponse{Leave: &workerv1.Leave{Restart: restart, Reason: "a new driver"}})
 		w.Until("the farewell", func() bool { return w.Leaving })
 		err := <-w.ended
-		var again *loop.RestartError
+		var again *session.RestartError
 		if errors.As(err, &again) != restart || !restart && err != nil || restart && again.Reason != "a new driver" {
 			t.Errorf("restart %v: ended with %v", restart, err)
 		}

@@ -61,6 +61,10 @@ func (t *trimmer) withheld() (n uint64) {
 
 func (t *trimmer) isDirty(chunk uint64) bool { return t.dirty[chunk/64]&(1<<(chunk%64)) != 0 }
 
+// KeepBytes is the amount of free memory whose pages a worker keeps. A transfer of an object of
+// 256 MiB took 200 ms where it had to take new pages, and 42 ms on pages that were kept.
+const KeepBytes = 256 << 20
+
 // Trim orders the pages of free memory to be given back if more than keep bytes of free memory have
 // pages. It leaves half of keep, so that the next frees do not order it again. In addition it keeps
 // as much as was in use at one moment since the last RememberedTrims calls, because that much is

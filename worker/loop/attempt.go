@@ -201,7 +201,7 @@ func (a *attempt) call() device.Call {
 
 // fail reports the failure of an attempt that the machine never received.
 func (w *Worker) fail(a *attempt, reason, message string) {
-	w.outbox.task(&workerv1.TaskReport{
+	w.outbox.Task(&workerv1.TaskReport{
 		TaskId: uint64(a.ref.Task), Attempt: uint32(a.ref.Attempt), Outcome: workerv1.TaskOutcome_TASK_OUTCOME_FAILED,
 		Error: w.complete(&millracev1.TaskError{Reason: reason, Message: message}, a),
 	})
@@ -248,7 +248,7 @@ func (w *Worker) carryOut(e lifecycle.Effect) (next lifecycle.Event) {
 			r.report, r.told = a.report, time.Now()
 			return nil
 		}
-		w.outbox.task(a.report)
+		w.outbox.Task(a.report)
 	case lifecycle.Discard:
 		w.config.Store.Drop(ledger.ObjectID{Task: e.Ref.Task, Generation: e.Ref.Attempt})
 	case lifecycle.Report:
@@ -266,7 +266,7 @@ func (w *Worker) carryOut(e lifecycle.Effect) (next lifecycle.Event) {
 	case lifecycle.Drop:
 		w.config.Store.Drop(ledger.ObjectID(e.Object))
 	case lifecycle.Gained:
-		w.outbox.object(objectHere(peers.Gained{Object: ledger.ObjectID(e.Object), Bytes: e.Bytes}))
+		w.outbox.Object(objectHere(peers.Gained{Object: ledger.ObjectID(e.Object), Bytes: e.Bytes}))
 	case lifecycle.Admit:
 		return w.admit(e)
 	case lifecycle.Lease:
@@ -276,7 +276,7 @@ func (w *Worker) carryOut(e lifecycle.Effect) (next lifecycle.Event) {
 			a.endLoans()
 		}
 	case lifecycle.NeedFunction:
-		w.outbox.missing(e.Function[:])
+		w.outbox.Missing(e.Function[:])
 	case lifecycle.Await:
 		return w.subscribe(e.Awaited)
 	case lifecycle.Unawait:
@@ -303,9 +303,6 @@ func (w *Worker) carryOut(e lifecycle.Effect) (next lifecycle.Event) {
 	}
 	return nil
 }
-
-// taken is a fetch that the caller of stepInlineAndTake carries out; see peers.Fetch.
-type taken func(leave func())
 
 func (w *Worker) fetch(e lifecycle.StartFetch) {
 	reservations := make([]ledger.ReservationID, len(e.Objects))
@@ -346,7 +343,7 @@ func (w *Worker) report(e lifecycle.Report) {
 	}
 	switch e.Outcome {
 	case lifecycle.Started, lifecycle.RetractRefused, lifecycle.WaitsForTasks, lifecycle.GoesOn:
-		w.outbox.task(r)
+		w.outbox.Task(r)
 		return
 	case lifecycle.Failed, lifecycle.ExecutorDied, lifecycle.Dropped:
 		if a != nil && a.report != nil {
@@ -367,7 +364,7 @@ func (w *Worker) report(e lifecycle.Report) {
 	case lifecycle.Succeeded, lifecycle.GivenBack:
 	}
 	w.take(e.Ref)
-	w.outbox.task(r)
+	w.outbox.Task(r)
 }
 
 // pinInput pins a fetched object for an attempt. If the object was dropped or moved in the

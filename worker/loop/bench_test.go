@@ -28,6 +28,7 @@ import (
 	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/lifecycle"
 	"github.com/millrace/millrace/worker/native"
+	"github.com/millrace/millrace/worker/session"
 	"github.com/millrace/millrace/worker/store"
 	"github.com/millrace/millrace/worker/tasklog"
 )
@@ -231,7 +232,9 @@ func benchmarkStep(b *testing.B, peers int) {
 		w.settleQuietly()
 		w.owning.Unlock()
 	}
-	say := func(m *workerv1.SessionResponse) { own(func() { w.handle(message{w.session, m}) }) }
+	say := func(m *workerv1.SessionResponse) {
+		own(func() { w.handle(session.Message{Session: w.session, Response: m}) })
+	}
 	say(&workerv1.SessionResponse{
 		Registered: &workerv1.Registered{WorkerId: 1, InlineResultBytes: 16},
 		Ops:        []*workerv1.OpDefinition{{OpId: 1, Op: &millracev1.Op{Kind: millracev1.OpKind_OP_KIND_NATIVE, Name: "bench.point"}}},
@@ -332,9 +335,9 @@ func benchmarkStep(b *testing.B, peers int) {
 				n.index.Unpublish(refOf(step-3, i+1))
 			}
 		}
-		m := w.outbox.take()
+		m := w.outbox.Take()
 		if m != nil {
-			w.outbox.sent()
+			w.outbox.Sent()
 			for _, t := range m.GetTasks() {
 				if t.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
 					b.Error(t)

@@ -1,8 +1,10 @@
 package loop
 
 import (
+	"github.com/millrace/millrace/worker/lifecycle"
 	"github.com/millrace/millrace/worker/native"
 	"github.com/millrace/millrace/worker/peers"
+	"github.com/millrace/millrace/worker/session"
 )
 
 // This file steps the machine by flat combining. A message that finds the owner goroutine asleep
@@ -11,17 +13,8 @@ import (
 // urgent event, and has nothing else to do, tries to take the lock owning and steps the machine
 // itself: a slot that has run out of work, or the receiver of the session. Only one goroutine holds
 // the lock at a time. Events that arrive meanwhile wait in the inbox, in order; the holder checks
-// the inbox after it has released the lock and continues if there is more, but at most maxRounds
-// times: then it wakes the owner goroutine.
-
-// maxInlineAssignments is the largest number of assignments in a message that the receiver handles
-// itself. A larger message is real work: the owner goroutine handles it in parallel to the
-// receiver.
-const maxInlineAssignments = 4
-
-// maxRounds limits how often a goroutine in tryStepInlineAndTake continues because new events have
-// arrived.
-const maxRounds = 4
+// the inbox after it has released the lock and continues if there is more, but at most
+// lifecycle.InlineRounds times: then it wakes the owner goroutine.
 
 // post appends an event to the inbox and wakes the owner goroutine. It may be called with locks
 // held.
@@ -59,28 +52,28 @@ func (w *Worker) stepInlineQuietly(x any) bool {
 	return w.tryStepInline()
 }
 
-// stepInlineAndTake is stepInline for a caller that can carry out a fetch itself. The first
-// suitable fetch that results is returned, so that the caller can start it before all other work.
-// The caller must then call catchUp for the work that was left undone.
-func (w *Worker) stepInlineAndTake(x any) (fetch taken, wake bool) {
-	if waiting := w.put(x); waiting > 1 {
+// receive takes a message of the scheduler from a caller that can carry out a fetch itself. The
+// first suitable fetch that results from a short message is returned, so that the caller can start
+// it before all other work. The caller must then call after, for the work that was left undone: to
+// wake the owner if there is work for it, and to send the reports to the scheduler.
+func (w *Worker) receive(m session.Message) (fetch func(leave func()), after func()) {
+	if waiting := w.put(m); waiting > 1 || len(m.Response.GetAssignments()) > lifecycle.InlineAssignments {
 		w.wakeOwner()
-		return nil, false
+		return nil, nil
 	}
 	was, fetch, wake := w.tryStepInlineAndTake(true)
-	if was && fetch == nil {
+	if fetch == nil {
+		if was {
+			w.signal()
+		}
+		return nil, nil
+	}
+	return fetch, func() {
+		if wake || w.waiting() {
+			w.wakeOwner()
+		}
 		w.signal()
 	}
-	return fetch, wake
-}
-
-// catchUp does the work that stepInlineAndTake left undone: it wakes the owner if there is work for
-// it, and sends the reports to the scheduler.
-func (w *Worker) catchUp(wake bool) {
-	if wake || w.waiting() {
-		w.wakeOwner()
-	}
-	w.signal()
 }
 
 // tryStepInline handles the events in the inbox, unless another goroutine is the owner and will do
@@ -91,8 +84,8 @@ func (w *Worker) tryStepInline() (was bool) {
 }
 
 // tryStepInlineAndTake says with a taken fetch whether the owner must be woken.
-func (w *Worker) tryStepInlineAndTake(take bool) (was bool, fetch taken, wake bool) {
-	for range maxRounds {
+func (w *Worker) tryStepInlineAndTake(take bool) (was bool, fetch func(leave func()), wake bool) {
+	for range lifecycle.InlineRounds {
 		if !w.owning.TryLock() {
 			return was, nil, false // the holder of the lock checks the inbox after it has released it
 		}
@@ -176,7 +169,7 @@ func (w *Worker) settle() {
 // send the queued reports to the scheduler.
 func (w *Worker) signal() {
 	w.settleEnded()
-	w.outbox.signal()
+	w.outbox.Signal()
 }
 
 func (w *Worker) settleQuietly() {

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/worker/lifecycle"
 	"github.com/millrace/millrace/worker/native"
 	"github.com/millrace/millrace/worker/peers"
+	"github.com/millrace/millrace/worker/session"
 	"github.com/millrace/millrace/worker/workertest"
 )
 
@@ -44,8 +45,8 @@ func TestInlineStepsAndTheOwnerAlternate(t *testing.T) {
 	w.stepInline(peers.Gained{Object: ledger.ObjectID{Task: drivers}})
 	next := [drivers + 1]uint32{}
 	for next[drivers] == 0 {
-		w.outbox.wait(ctx)
-		m := w.outbox.take()
+		w.outbox.Wait(ctx)
+		m := w.outbox.Take()
 		for _, o := range m.GetObjects() {
 			r := o.GetReplica()
 			if r.GetGeneration() != next[r.GetTaskId()] {
@@ -63,9 +64,9 @@ func TestInlineStepsAndTheOwnerAlternate(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
-	w.outbox.take() // the last message
+	w.outbox.Take() // the last message
 	w.stepInline(peers.Gained{})
-	if m := w.outbox.take(); m != nil {
+	if m := w.outbox.Take(); m != nil {
 		t.Errorf("a worker that has stopped said %v", m)
 	}
 }
@@ -77,15 +78,15 @@ func TestUrgentEventsDoNotWaitForALongMessage(t *testing.T) {
 	word := ledger.ObjectID{Task: 3, Generation: 1}
 	w.subscriptions.waiting[word] = []*attempt{}
 	w.machine = lifecycle.New(lifecycle.Config{})
-	session, gone := message{session: 7}, left{}
-	for _, x := range []any{session, []*native.Run{}, completed{{Ref: transfer.Ref{Task: 3, Generation: 1}}}, gone} {
+	registered, gone := session.Message{Session: 7}, left{}
+	for _, x := range []any{registered, []*native.Run{}, completed{{Ref: transfer.Ref{Task: 3, Generation: 1}}}, gone} {
 		w.put(x)
 	}
 	w.urgent()
 	if _, waits := w.subscriptions.waiting[word]; waits {
 		t.Error("a notification was left for later")
 	}
-	if want := []any{session, gone}; !slices.Equal(w.inbox, want) {
+	if want := []any{registered, gone}; !slices.Equal(w.inbox, want) {
 		t.Errorf("left for later are %v", w.inbox)
 	}
 	w.urgent()
@@ -101,8 +102,8 @@ func TestAnEndThatWasNotReportedYetIsNotForgotten(t *testing.T) {
 		next func(*Worker)
 		says func(*Worker, *workerv1.SessionRequest) bool
 	}{
-		"registers": {func(w *Worker) { w.handle(opening{make(chan *opened, 1)}) }, func(w *Worker, m *workerv1.SessionRequest) bool {
-			return len(w.open().registration.GetRunning()) == 1 && len(m.GetTasks()) == 1
+		"registers": {func(w *Worker) { w.open() }, func(w *Worker, m *workerv1.SessionRequest) bool {
+			return len(w.open().GetRunning()) == 1 && len(m.GetTasks()) == 1
 		}},
 		"leaves":   {func(w *Worker) { w.leave("told to") }, func(_ *Worker, m *workerv1.SessionRequest) bool { return m.GetLeaving() && len(m.GetTasks()) == 1 }},
 		"signals":  {func(w *Worker) { w.signal() }, func(_ *Worker, m *workerv1.SessionRequest) bool { return len(m.GetTasks()) == 1 }},
@@ -117,7 +118,7 @@ func TestAnEndThatWasNotReportedYetIsNotForgotten(t *testing.T) {
 			t.Fatal("its end was not handled")
 		}
 		c.next(w)
-		if m := w.outbox.take(); !c.says(w, m) {
+		if m := w.outbox.Take(); !c.says(w, m) {
 			t.Errorf("who %s with a report to make says %v", name, m)
 		}
 	}

@@ -21,11 +21,11 @@ func TestARegistrationListsTheFunctions(t *testing.T) {
 		Registered: &workerv1.Registered{WorkerId: 1, Life: 7},
 		Functions:  []*millracev1.Function{{Hash: hashes[0]}, {Hash: hashes[1]}},
 	})
-	if has := w.open().registration.GetFunctions(); len(has) != 2 || !slices.Equal(has[0], hashes[1]) || !slices.Equal(has[1], hashes[0]) {
+	if has := w.open().GetFunctions(); len(has) != 2 || !slices.Equal(has[0], hashes[1]) || !slices.Equal(has[1], hashes[0]) {
 		t.Errorf("it registers with the functions %x", has)
 	}
 	w.scheduler(&workerv1.SessionResponse{Registered: &workerv1.Registered{WorkerId: 2, Life: 7}, DroppedFunctions: hashes[:1]})
-	if has := w.open().registration.GetFunctions(); len(has) != 1 || !slices.Equal(has[0], hashes[1]) {
+	if has := w.open().GetFunctions(); len(has) != 1 || !slices.Equal(has[0], hashes[1]) {
 		t.Errorf("it registers with the functions %x, and was told to forget one", has)
 	}
 }

@@ -12,7 +12,7 @@ func (w *Worker) askToLeave() {
 	w.log.Info("asked to leave: ending what runs, and handing over what no other worker has",
 		"running", w.machine.Len(), "objects", len(w.config.Store.Inventory()), "grace", w.config.DrainGrace)
 	w.asked = true
-	w.outbox.drain()
+	w.outbox.Drain()
 }
 
 // mayLeave says whether an idle worker that was told to leave can do so without loss: the scheduler
@@ -28,9 +28,9 @@ func (w *Worker) leave(why string) {
 		// The scheduler recomputes the lost objects that it can.
 		w.log.Warn("leaving before all was handed over", "reason", why, "running", running, "objects", objects)
 	}
-	w.quit()
+	w.sessions.Leave()
 	w.settleEnded()
-	w.outbox.leave()
+	w.outbox.Leave()
 	w.leaving = true
 	w.stopped = errLeft
 }

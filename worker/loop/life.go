@@ -7,6 +7,7 @@ import (
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/notify"
 	"github.com/millrace/millrace/worker/lifecycle"
+	"github.com/millrace/millrace/worker/session"
 )
 
 // A restarted scheduler (another "life" of it) may give the same numbers to other tasks: an object,
@@ -15,29 +16,15 @@ import (
 // anything, drops everything, and registers again with nothing. It is "renewing" until all its runs
 // have ended. Until then it gets no assignments, so that the state of two lives never mixes.
 
-// renewLimit is how long running attempts may take to end. After that time the worker ends itself,
-// and its next incarnation begins with nothing.
-const renewLimit = 30 * time.Second
-
-// renewal is posted by the session that has found another life. done is closed when nothing of the
-// earlier life is left.
-type renewal struct {
-	life uint64
-	done chan struct{}
-	// since is the time when the renewal began.
-	since time.Time
-}
-
 // renew starts a renewal: it drops or cancels everything that belongs to the earlier life.
-func (w *Worker) renew(r *renewal) {
-	r.since = time.Now()
-	if w.renewing != nil {
-		r.since = w.renewing.since // that session has ended, but the renewal that it began goes on
+func (w *Worker) renew(r *session.Renewal) {
+	if w.renewing == nil { // otherwise that session has ended, but the renewal that it began goes on
+		w.renewedSince = time.Now()
 	}
 	w.log.Warn("the scheduler was started anew: this worker gives up the objects and tasks of the earlier one", "objects", len(w.config.Store.Inventory()),
 		"attempts", w.machine.Len())
 	w.renewing = r
-	w.outbox.forget(true)
+	w.outbox.Forget(true)
 	w.writes.Refuse()
 	w.peers.Cancel()
 	for _, ref := range w.machine.Attempts() {
@@ -50,8 +37,8 @@ func (w *Worker) renew(r *renewal) {
 func (w *Worker) renewed() {
 	r := w.renewing
 	if w.machine.Busy() || w.peers.Rescuing() || w.lending > 0 {
-		if time.Since(r.since) > renewLimit && w.stopped == nil {
-			w.stopped = fmt.Errorf("the scheduler was started anew, and what ran here did not end within %v: %d attempts", renewLimit, w.machine.Len())
+		if time.Since(w.renewedSince) > lifecycle.RenewLimit && w.stopped == nil {
+			w.stopped = fmt.Errorf("the scheduler was started anew, and what ran here did not end within %v: %d attempts", lifecycle.RenewLimit, w.machine.Len())
 		}
 		return
 	}
@@ -73,11 +60,11 @@ func (w *Worker) renewed() {
 		}
 	}
 	clear(w.subscriptions.subscribers)
-	w.outbox.forget(false)
+	w.outbox.Forget(false)
 	w.peers.Begin(w.running)
-	w.life = r.life
-	w.writes.Renewed(r.life)
+	w.life = r.Life
+	w.writes.Renewed(r.Life)
 	w.renewing = nil
-	w.log.Info("everything of the earlier scheduler is given up", "took", time.Since(r.since).Round(time.Millisecond))
-	close(r.done)
+	w.log.Info("everything of the earlier scheduler is given up", "took", time.Since(w.renewedSince).Round(time.Millisecond))
+	close(r.Done)
 }

@@ -8,6 +8,7 @@
 package loop
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,7 @@ import (
 	"github.com/millrace/millrace/worker/lifecycle"
 	"github.com/millrace/millrace/worker/native"
 	"github.com/millrace/millrace/worker/peers"
+	"github.com/millrace/millrace/worker/session"
 	"github.com/millrace/millrace/worker/store"
 	"github.com/millrace/millrace/worker/writes"
 )
@@ -34,18 +36,18 @@ type Worker struct {
 	config  Config
 	log     *slog.Logger
 	machine *lifecycle.Machine
-	outbox  *outbox
+	outbox  *session.Outbox
 	peers   *peers.Peers
 	writes  *writes.Writes
+	// sessions are the sessions with the scheduler.
+	sessions *session.Sessions
 	// inlineBytes is the size of the largest result that is sent inline.
 	inlineBytes atomic.Uint32
 	// self is the worker's number, 0 before it is registered. life identifies the run of the
 	// scheduler that assigned the number, 0 if that scheduler has no such number.
-	self atomic.Uint32
-	life uint64
-	// connected: a session with the scheduler is registered.
-	connected atomic.Bool
-	times     native.TimeBook
+	self  atomic.Uint32
+	life  uint64
+	times native.TimeBook
 
 	mu sync.Mutex
 	// inbox is guarded by mu, as is ended: the runs whose deferred work is not done yet, see
@@ -63,7 +65,7 @@ type Worker struct {
 	// The fields below belong to the owner. ticking: the ticker of the owner goroutine runs.
 	ticking  bool
 	attempts map[lifecycle.Ref]*attempt
-	// session counts the registrations. Messages of earlier sessions are dropped.
+	// session is the last session. Messages of earlier ones are dropped.
 	session   uint64
 	ops       map[uint32]*op
 	functions map[ids.FunctionHash]*millracev1.Function
@@ -83,40 +85,31 @@ type Worker struct {
 	// takesFetch: the goroutine that is the owner now can carry out a fetch itself; that fetch is
 	// stored in takenFetch.
 	takesFetch bool
-	takenFetch taken
+	takenFetch func(leave func())
 	// stopped is the reason why the worker stops, nil while it runs.
 	stopped error
 	leaving bool
-	// staying ends, through quit, when the worker leaves.
-	staying context.Context //nolint:containedctx // a state that the session's goroutine waits for
-	quit    context.CancelFunc
 	// running is the context of Run.
 	running context.Context //nolint:containedctx // for the goroutines that Run waits for
 	// renewing is set while the worker drops everything of an earlier life of the scheduler, and
 	// nil otherwise. lending counts the goroutines that request leases.
-	renewing  *renewal
-	lending   int
-	executors map[string]bool
+	renewing *session.Renewal
+	// renewedSince is the time when renewing began.
+	renewedSince time.Time
+	lending      int
+	executors    map[string]bool
 }
 
 // New returns a worker that is not running yet.
 func New(c Config) *Worker {
-	if c.SchedulerTimeout <= 0 {
-		c.SchedulerTimeout = time.Minute
-	}
-	if c.MemoryWait <= 0 {
-		c.MemoryWait = lifecycle.DefaultMemoryWait
-	}
-	if c.BorrowWait <= 0 {
-		c.BorrowWait = 2 * time.Second
-	}
-	if c.SubscriptionWait <= 0 {
-		c.SubscriptionWait = 2 * time.Second
-	}
+	c.SchedulerTimeout = cmp.Or(max(c.SchedulerTimeout, 0), time.Minute)
+	c.MemoryWait = cmp.Or(max(c.MemoryWait, 0), lifecycle.DefaultMemoryWait)
+	c.BorrowWait = cmp.Or(max(c.BorrowWait, 0), 2*time.Second)
+	c.SubscriptionWait = cmp.Or(max(c.SubscriptionWait, 0), 2*time.Second)
 	c.Lifecycle.Slots = int(c.Registration.GetSlots())
 	c.Lifecycle.Resources = c.Registration.GetResources()
 	w := &Worker{
-		config: c, log: c.Log, outbox: newOutbox(),
+		config: c, log: c.Log, outbox: session.NewOutbox(),
 		wake:          make(chan struct{}, 1),
 		attempts:      make(map[lifecycle.Ref]*attempt),
 		ops:           make(map[uint32]*op),
@@ -125,7 +118,9 @@ func New(c Config) *Worker {
 		subscriptions: subscriptions{waiting: make(map[ledger.ObjectID][]*attempt), subscribers: make(map[ledger.ObjectID][]subscriber)},
 		executors:     make(map[string]bool),
 	}
-	w.staying, w.quit = context.WithCancel(context.Background())
+	w.sessions = session.New(session.Config{
+		Scheduler: c.Scheduler, Timeout: c.SchedulerTimeout, Outbox: w.outbox, Tell: func(e session.Event) { w.post(e) }, Receive: w.receive, Log: c.Log,
+	})
 	w.peers = peers.New(peers.Config{Name: c.Registration.GetName(), Store: c.Store, Path: c.Path, MemoryWait: c.MemoryWait, BorrowWait: c.BorrowWait, Tell: w.tell, Log: c.Log})
 	w.writes = writes.New(writes.Config{Store: c.Store, MemoryWait: c.MemoryWait, Tell: func(x *writes.Write) { w.post(x) }, Log: c.Log})
 	can := w.peers.Capabilities()
@@ -150,7 +145,7 @@ func New(c Config) *Worker {
 func (w *Worker) Self() ids.WorkerID { return ids.WorkerID(w.self.Load()) }
 
 // Connected reports whether the worker has a session with the scheduler now.
-func (w *Worker) Connected() bool { return w.connected.Load() }
+func (w *Worker) Connected() bool { return w.sessions.Connected() }
 
 // Receiver returns the interface through which clients write objects to this worker.
 func (w *Worker) Receiver() transfer.Receiver { return w.writes }
@@ -169,23 +164,6 @@ func (w *Worker) Unmapped(at transfer.Peer, dead bool) {
 // Types that are posted to the inbox, besides []*native.Run, []executor.Result and events of
 // package lifecycle.
 type (
-	// message is a message of the scheduler in a session.
-	message struct {
-		session  uint64
-		response *workerv1.SessionResponse
-	}
-	// opening requests a registration for a new session.
-	opening struct{ reply chan<- *opened }
-	opened  struct {
-		session      uint64
-		registration *workerv1.Registration
-		// life is the life of the scheduler in the last session, 0 if there was none.
-		life uint64
-	}
-	// sessionFailed says that the session loop has given up.
-	sessionFailed struct{ err error }
-	// alone says for how long there has been no session.
-	alone struct{ since time.Duration }
 	// unmapped says that the memory of a dead peer is no longer mapped here.
 	unmapped struct{ peer ids.WorkerID }
 	// reservationResult is the outcome of a reservation that was not ready at once.
@@ -198,18 +176,6 @@ type (
 	gone struct{ object ledger.ObjectID }
 )
 
-const (
-	beat = time.Second
-	tick = 5 * time.Millisecond
-	// aloneGrace is how long a worker that was asked to leave, and runs nothing, waits for an
-	// unreachable scheduler.
-	aloneGrace = 5 * time.Second
-	// farewell is how long a leaving worker tries to deliver its last message.
-	farewell = 2 * time.Second
-	// keepBytes is the amount of free memory whose pages are kept.
-	keepBytes = 256 << 20
-)
-
 // Run runs the worker until the context ends, the scheduler stops or drains the worker, or the
 // scheduler is unreachable for too long. It returns nil if the worker has left properly.
 func (w *Worker) Run(ctx context.Context) error {
@@ -220,7 +186,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	sessionDone := make(chan struct{})
 	go func() {
 		defer close(sessionDone)
-		w.sessions(work)
+		w.sessions.Run(work)
 	}()
 	err := w.own(ctx)
 	if w.leaving {
@@ -228,11 +194,11 @@ func (w *Worker) Run(ctx context.Context) error {
 		// session earlier would discard data that is not on the wire yet.
 		select {
 		case <-sessionDone:
-		case <-time.After(farewell):
+		case <-time.After(lifecycle.Farewell):
 		}
 	}
 	cancel()
-	w.outbox.close()
+	w.outbox.Close()
 	<-sessionDone
 	w.config.Native.Close()
 	w.peers.Wait()
@@ -244,14 +210,14 @@ func (w *Worker) Run(ctx context.Context) error {
 }
 
 // Fail ends the worker at once: Run returns the error.
-func (w *Worker) Fail(err error) { w.post(sessionFailed{err: err}) }
+func (w *Worker) Fail(err error) { w.post(session.Failed{Err: err}) }
 
 // own is the owner goroutine. While it sleeps, other goroutines may be the owner; see combine.go.
 func (w *Worker) own(ctx context.Context) error {
-	beats := time.NewTicker(beat)
+	beats := time.NewTicker(lifecycle.Beat)
 	defer beats.Stop()
 	// The ticker runs only while the machine has attempts: an idle worker costs nothing.
-	ticks := time.NewTicker(tick)
+	ticks := time.NewTicker(lifecycle.Tick)
 	defer ticks.Stop()
 	done, drain := ctx.Done(), w.config.Drain
 	var graceEnds <-chan time.Time
@@ -263,62 +229,59 @@ func (w *Worker) own(ctx context.Context) error {
 	for w.stopped == nil {
 		if w.machine.Len() > 0 && !w.ticking {
 			w.ticking = true
-			ticks.Reset(tick)
+			ticks.Reset(lifecycle.Tick)
 		}
 		w.owning.Unlock()
 		if w.waiting() {
 			w.wakeOwner() // events that arrived while this goroutine held the lock were left to it
 		}
-		var ticked, beaten, ended, asked, late bool
+		act := func() {}
 		select {
 		case <-w.wake:
 		case <-ticks.C:
-			ticked = true
+			act = func() { w.ticked(ticks) }
 		case <-beats.C:
-			beaten = true
+			act = w.beaten
 		case <-done:
-			done, ended = nil, true
+			done, act = nil, func() { w.leave("told to stop") }
 		case <-drain:
-			drain, asked = nil, true
+			drain, act = nil, w.askToLeave
 			graceEnds = time.After(w.config.DrainGrace)
 		case <-graceEnds:
-			graceEnds, late = nil, true
+			graceEnds, act = nil, func() { w.leave(fmt.Sprintf("its time to leave, %v, is over", w.config.DrainGrace)) }
 		}
 		w.owning.Lock()
 		if w.stopped != nil {
 			break
 		}
 		w.drainInbox()
-		switch {
-		case ticked:
-			w.step(lifecycle.Ticked{})
-			w.config.Store.Tick(time.Now())
-			host{w}.Poll() // in case the slots that have declared to poll are delayed
-			if w.machine.Len() == 0 {
-				w.ticking = false
-				ticks.Stop()
-			}
-		case beaten:
-			w.config.Store.Tick(time.Now())
-			w.config.Store.Trim(keepBytes)
-			w.outbox.stats(w.stats())
-			w.expireSubscribers(time.Now())
-			if w.config.Alive != nil {
-				w.config.Alive()
-			}
-		case ended:
-			w.leave("told to stop")
-		case asked:
-			w.askToLeave()
-		case late:
-			w.leave(fmt.Sprintf("its time to leave, %v, is over", w.config.DrainGrace))
-		}
+		act()
 		w.settle()
 	}
 	if errors.Is(w.stopped, errLeft) {
 		return nil
 	}
 	return w.stopped
+}
+
+func (w *Worker) ticked(ticks *time.Ticker) {
+	w.step(lifecycle.Ticked{})
+	w.config.Store.Tick(time.Now())
+	host{w}.Poll() // in case the slots that have declared to poll are delayed
+	if w.machine.Len() == 0 {
+		w.ticking = false
+		ticks.Stop()
+	}
+}
+
+func (w *Worker) beaten() {
+	w.config.Store.Tick(time.Now())
+	w.config.Store.Trim(ledger.KeepBytes)
+	w.outbox.Stats(w.stats())
+	w.expireSubscribers(time.Now())
+	if w.config.Alive != nil {
+		w.config.Alive()
+	}
 }
 
 func (w *Worker) drainInbox() {
@@ -335,19 +298,20 @@ func (w *Worker) drainInbox() {
 
 func (w *Worker) handle(x any) {
 	switch x := x.(type) {
-	case message:
-		if x.session == w.session {
-			w.scheduler(x.response)
+	case session.Message:
+		if x.Session == w.session {
+			w.scheduler(x.Response)
 		}
-	case opening:
-		x.reply <- w.open()
-	case sessionFailed:
+	case session.Opening:
+		w.session = x.Session
+		x.Reply <- w.open()
+	case session.Failed:
 		if w.stopped == nil {
-			w.stopped = x.err
+			w.stopped = x.Err
 		}
-	case alone:
+	case session.Alone:
 		w.step(lifecycle.Disconnected{})
-		if w.asked && x.since >= aloneGrace && w.machine.Len() == 0 && w.stopped == nil {
+		if w.asked && x.Since >= lifecycle.AloneGrace && w.machine.Len() == 0 && w.stopped == nil {
 			w.leave("the scheduler is away, and nothing runs")
 		}
 	case []*native.Run:
@@ -372,25 +336,25 @@ func (w *Worker) handle(x any) {
 		w.lent(x)
 	case *writes.Write:
 		if report := w.writes.Committed(x, w.renewing != nil, w.runs(x.ID.Task)); report != nil {
-			w.outbox.object(report)
+			w.outbox.Object(report)
 		}
-	case *renewal:
+	case *session.Renewal:
 		w.renew(x)
 	case reservationResult:
 		w.reservationTold(x)
 	case peers.Gained:
-		w.outbox.object(objectHere(x))
+		w.outbox.Object(objectHere(x))
 	case peers.Rescued:
 		if report := w.peers.Ended(x); report != nil {
-			w.outbox.rescue(report)
+			w.outbox.Rescue(report)
 		}
 	case unmapped:
-		w.outbox.rescue(&workerv1.RescueReport{WorkerId: uint32(x.peer), Unmapped: true})
+		w.outbox.Rescue(&workerv1.RescueReport{WorkerId: uint32(x.peer), Unmapped: true})
 	case gone:
 		if x.object.Item != 0 {
 			return // the scheduler does not know of it
 		}
-		w.outbox.object(&workerv1.ObjectReport{Replica: &workerv1.Replica{
+		w.outbox.Object(&workerv1.ObjectReport{Replica: &workerv1.Replica{
 			TaskId: uint64(x.object.Task), Generation: uint32(x.object.Generation),
 		}, Event: workerv1.ObjectEvent_OBJECT_EVENT_LOST})
 	case peers.Outcomes:

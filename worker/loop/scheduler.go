@@ -13,19 +13,19 @@ import (
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/worker/lifecycle"
 	"github.com/millrace/millrace/worker/peers"
+	"github.com/millrace/millrace/worker/session"
 	"github.com/millrace/millrace/worker/store"
 )
 
 // open begins a session: its registration contains everything that the worker has.
-func (w *Worker) open() *opened {
-	w.session++
+func (w *Worker) open() *workerv1.Registration {
 	w.settleEnded() // then the reports of all ended runs are in the outbox
 	clear(w.ops)
 	w.peers.RepeatRoutes()
 	r := proto.Clone(w.config.Registration).(*workerv1.Registration)
 	// Attempts whose reports are not sent yet count as running; otherwise the scheduler would place
 	// them again.
-	for _, ref := range w.outbox.reopen(w.writes.Reports()) {
+	for _, ref := range w.outbox.Reopen(w.writes.Reports()) {
 		r.Running = append(r.Running, taskRef(ref))
 	}
 	for _, o := range w.config.Store.Inventory() {
@@ -38,7 +38,7 @@ func (w *Worker) open() *opened {
 		r.Functions = append(r.Functions, hash[:])
 	}
 	r.Life = w.life
-	return &opened{w.session, r, r.Life}
+	return r
 }
 
 func taskRef(r lifecycle.Ref) *workerv1.AttemptRef {
@@ -74,7 +74,7 @@ func (w *Worker) scheduler(r *workerv1.SessionResponse) {
 		}
 		w.log.Info("registered", "id", ids.WorkerID(x.GetWorkerId()), "cluster", x.GetClusterId())
 		if w.drained = false; w.asked {
-			w.outbox.drain() // the scheduler does not know it in a new session
+			w.outbox.Drain() // the scheduler does not know it in a new session
 		}
 	}
 	for _, d := range r.GetOps() {
@@ -112,7 +112,7 @@ func (w *Worker) scheduler(r *workerv1.SessionResponse) {
 	}
 	for _, order := range r.GetRescues() {
 		for _, x := range w.peers.Rescue(order) {
-			w.outbox.object(objectHere(x))
+			w.outbox.Object(objectHere(x))
 		}
 	}
 	if n := len(r.GetNextUses()); n > 0 {
@@ -125,14 +125,14 @@ func (w *Worker) scheduler(r *workerv1.SessionResponse) {
 	w.keep(r.GetKeeps())
 	w.drained = w.drained || r.GetDrained()
 	if r.GetStopReason() != "" && w.stopped == nil {
-		w.stopped = &StoppedError{Reason: r.GetStopReason()}
+		w.stopped = &session.StoppedError{Reason: r.GetStopReason()}
 	}
 	if order := r.GetLeave(); order != nil && w.stopped == nil {
 		// The other orders in this message are carried out by now, or not needed any more.
 		w.drained = true
 		w.leave(order.GetReason())
 		if order.GetRestart() {
-			w.stopped = &RestartError{Reason: order.GetReason()}
+			w.stopped = &session.RestartError{Reason: order.GetReason()}
 		}
 	}
 }
@@ -171,9 +171,9 @@ func (w *Worker) keep(keeps []*workerv1.Replica) {
 		if o, here := w.config.Store.Keep(id); here {
 			report := objectHere(peers.Gained{Object: id, Bytes: o.Bytes()})
 			report.Event = workerv1.ObjectEvent_OBJECT_EVENT_KEPT
-			w.outbox.object(report)
+			w.outbox.Object(report)
 			continue
 		}
-		w.outbox.object(&workerv1.ObjectReport{Replica: pb, Event: workerv1.ObjectEvent_OBJECT_EVENT_LOST})
+		w.outbox.Object(&workerv1.ObjectReport{Replica: pb, Event: workerv1.ObjectEvent_OBJECT_EVENT_LOST})
 	}
 }

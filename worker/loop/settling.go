@@ -36,6 +36,6 @@ func (w *Worker) settleRun(r *nativeRun) {
 	})
 	if r.report != nil {
 		w.times.Write(&r.Times, r.told)
-		w.outbox.task(r.report)
+		w.outbox.Task(r.report)
 	}
 }

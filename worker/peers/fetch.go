@@ -89,13 +89,9 @@ func (f *fetch) prompt() bool {
 	return path != nil && path.Prompt(f.peer)
 }
 
-// briefWait is the longest wait during which a goroutine keeps its other duties: another goroutine
-// would take as long to take them over.
-const briefWait = 50 * time.Microsecond
-
 // Waits is part of transfer.Waiter.
 func (f *fetch) Waits(left time.Duration) {
-	if leave := f.leave; leave != nil && left > briefWait {
+	if leave := f.leave; leave != nil && left > lifecycle.BriefWait {
 		f.leave = nil
 		leave()
 	}

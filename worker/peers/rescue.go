@@ -13,15 +13,8 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/worker/lifecycle"
 	"github.com/millrace/millrace/worker/store"
-)
-
-const (
-	// rescueWait is the longest time that a rescue waits for memory in vain, for all its objects
-	// together: the scheduler does not wait much longer.
-	rescueWait = time.Second
-	// rescueLimit ends a rescue that hangs, long after the scheduler has given it up.
-	rescueLimit = 30 * time.Second
 )
 
 // Rescued says that a rescue has ended, or that objects have failed before its end.
@@ -75,7 +68,7 @@ func (p *Peers) Rescue(order *workerv1.Rescue) (here []Gained) {
 		case path == nil:
 			err = errors.New("peers' memory is not mapped by the paths of this worker")
 		default:
-			limited, cancel := context.WithTimeoutCause(ctx, rescueLimit, transfer.ErrStalled)
+			limited, cancel := context.WithTimeoutCause(ctx, lifecycle.RescueLimit, transfer.ErrStalled)
 			defer cancel()
 			err = path.Rescue(limited, peer, incarnation, refs, r)
 		}
@@ -146,8 +139,8 @@ func (r *rescuing) Place(ctx context.Context, index int, head transfer.Head) ([]
 		return nil, nil
 	}
 	r.report()
-	began, wait := time.Now(), max(rescueWait-r.waited, 0)
-	limited, cancel := context.WithTimeoutCause(ctx, wait, fmt.Errorf("none was free within %v: %w", rescueWait, ledger.ErrNoRoom))
+	began, wait := time.Now(), max(lifecycle.RescueWait-r.waited, 0)
+	limited, cancel := context.WithTimeoutCause(ctx, wait, fmt.Errorf("none was free within %v: %w", lifecycle.RescueWait, ledger.ErrNoRoom))
 	reservation, err := s.ReserveWait(limited, store.TaskHolder(id.Task), head.FrameBytes, wait)
 	cancel()
 	if err != nil {

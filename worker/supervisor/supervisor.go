@@ -35,7 +35,7 @@ import (
 	"github.com/millrace/millrace/internal/orphans"
 	"github.com/millrace/millrace/memory/cuda"
 	"github.com/millrace/millrace/transfer/ucx"
-	"github.com/millrace/millrace/worker/loop"
+	"github.com/millrace/millrace/worker/session"
 )
 
 const (
@@ -93,9 +93,9 @@ const (
 
 // ExitCode returns the exit code of a child whose worker returned err.
 func ExitCode(err error) int {
-	var stopped *loop.StoppedError
-	var refused *loop.RefusedError
-	var restart *loop.RestartError
+	var stopped *session.StoppedError
+	var refused *session.RefusedError
+	var restart *session.RestartError
 	switch {
 	case err == nil:
 		return 0
@@ -109,7 +109,7 @@ func ExitCode(err error) int {
 		return ExitFault
 	case errors.Is(err, ucx.ErrUnavailable), errors.Is(err, cuda.ErrTaken):
 		return ExitUnusable
-	case errors.Is(err, loop.ErrSchedulerLost):
+	case errors.Is(err, session.ErrSchedulerLost):
 		return ExitSchedulerLost
 	case errors.As(err, &refused):
 		return ExitRefused

@@ -26,7 +26,7 @@ import (
 	"github.com/millrace/millrace/memory/cuda/cudatest"
 	"github.com/millrace/millrace/transfer/ucx"
 	"github.com/millrace/millrace/worker"
-	"github.com/millrace/millrace/worker/loop"
+	"github.com/millrace/millrace/worker/session"
 	"github.com/millrace/millrace/worker/supervisor"
 	"github.com/millrace/millrace/worker/workertest"
 )
@@ -93,7 +93,7 @@ func childMain(name string) int {
 		fmt.Fprintln(os.Stderr, strings.Repeat("goroutine 1 [running]:\n", 1000))
 		return 2
 	case "refused":
-		err := &loop.RefusedError{Err: errors.New("the token is of another cluster")}
+		err := &session.RefusedError{Err: errors.New("the token is of another cluster")}
 		supervisor.Tell(os.Stderr, err)
 		return supervisor.ExitCode(err)
 	case "parent", "parent of a session":
@@ -137,7 +137,7 @@ func childMain(name string) int {
 	case "leave":
 		return 0
 	case "stopped":
-		return supervisor.ExitCode(&loop.StoppedError{Reason: "test"})
+		return supervisor.ExitCode(&session.StoppedError{Reason: "test"})
 	default:
 		fmt.Fprintln(os.Stderr, "unknown mode", mode)
 		return 1

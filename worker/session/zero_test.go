@@ -1,4 +1,4 @@
-package loop_test
+package session_test
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
-	"github.com/millrace/millrace/worker/loop"
+	"github.com/millrace/millrace/worker/session"
 	"github.com/millrace/millrace/worker/workertest"
 )
 
@@ -30,13 +30,13 @@ func (s afterSend) SendMsg(m any) error {
 func TestAZeroWorkerStoppedWhileItRegistersSaysThatItLeaves(t *testing.T) {
 	s := workertest.NewScheduler(t)
 	ctx, stop := context.WithCancel(t.Context())
-	var session *workertest.Session
+	var opened *workertest.Session
 	conn, err := grpc.NewClient("passthrough:///"+s.Address, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, c *grpc.ClientConn, method string, open grpc.Streamer, o ...grpc.CallOption) (grpc.ClientStream, error) {
 			stream, err := open(ctx, d, c, method, o...)
 			return afterSend{stream, func() {
-				if session == nil {
-					session = s.Accept(t)
+				if opened == nil {
+					opened = s.Accept(t)
 				}
 				stop()
 			}}, err
@@ -47,10 +47,10 @@ func TestAZeroWorkerStoppedWhileItRegistersSaysThatItLeaves(t *testing.T) {
 	defer conn.Close()
 	ended := make(chan error, 1)
 	go func() {
-		ended <- loop.RunZero(ctx, loop.ZeroConfig{Registration: &workerv1.Registration{}, Scheduler: conn, Log: slog.New(slog.DiscardHandler)})
+		ended <- session.RunZero(ctx, session.ZeroConfig{Registration: &workerv1.Registration{}, Scheduler: conn, RSS: func() uint64 { return 0 }, Log: slog.New(slog.DiscardHandler)})
 	}()
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	session.Until("the farewell", func() bool { return session.Leaving })
+	opened.Until("the farewell", func() bool { return opened.Leaving })
 }

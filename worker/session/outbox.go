@@ -1,4 +1,4 @@
-package loop
+package session
 
 import (
 	"context"
@@ -23,11 +23,11 @@ const (
 	maxFailed = 1 << 17
 )
 
-// outbox queues the messages for the scheduler. The owner fills it, and the session empties it.
-type outbox struct {
+// Outbox queues the messages for the scheduler. The owner fills it, and the session empties it.
+type Outbox struct {
 	// ready signals that there is something to send. It has room for one signal.
 	ready chan struct{}
-	// closed is closed by close.
+	// closed is closed by Close.
 	closed chan struct{}
 
 	mu sync.Mutex
@@ -46,100 +46,91 @@ type outbox struct {
 	inFlight []*workerv1.TaskReport
 }
 
-func newOutbox() *outbox {
-	return &outbox{ready: make(chan struct{}, 1), closed: make(chan struct{})}
+// NewOutbox returns an empty outbox.
+func NewOutbox() *Outbox {
+	return &Outbox{ready: make(chan struct{}, 1), closed: make(chan struct{})}
 }
 
-func (o *outbox) task(r *workerv1.TaskReport) {
+// add changes the queues, unless the outbox is mute.
+func (o *Outbox) add(enter func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.mute {
+		enter()
+		o.pending = true
+	}
+}
+
+// Task queues a report on an attempt, cut to its limits.
+func (o *Outbox) Task(r *workerv1.TaskReport) {
 	fitReport(r)
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.mute {
-		return
-	}
-	o.tasks = append(o.tasks, r)
-	o.pending = true
+	o.add(func() { o.tasks = append(o.tasks, r) })
 }
 
-func (o *outbox) object(r *workerv1.ObjectReport) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.mute {
-		return
-	}
-	o.objects = append(o.objects, r)
-	o.pending = true
+// Object queues a report on an object.
+func (o *Outbox) Object(r *workerv1.ObjectReport) {
+	o.add(func() { o.objects = append(o.objects, r) })
 }
 
-func (o *outbox) rescue(r *workerv1.RescueReport) {
+// Rescue queues a report on a rescue, in parts if it is long.
+func (o *Outbox) Rescue(r *workerv1.RescueReport) {
 	fitTexts(r.ProtoReflect())
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.mute {
-		return
-	}
 	for failed := r.GetFailed(); len(failed) > maxFailed; failed = r.GetFailed() {
-		o.rescues = append(o.rescues, &workerv1.RescueReport{WorkerId: r.GetWorkerId(), Reason: r.GetReason(), Failed: failed[:maxFailed]})
+		part := &workerv1.RescueReport{WorkerId: r.GetWorkerId(), Reason: r.GetReason(), Failed: failed[:maxFailed]}
+		o.add(func() { o.rescues = append(o.rescues, part) })
 		r.Failed = failed[maxFailed:]
 	}
-	o.rescues = append(o.rescues, r)
-	o.pending = true
+	o.add(func() { o.rescues = append(o.rescues, r) })
 }
 
-func (o *outbox) missing(function []byte) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.mute {
-		return
-	}
-	o.functions = append(o.functions, function)
-	o.pending = true
+// Missing queues a request for a function.
+func (o *Outbox) Missing(function []byte) {
+	o.add(func() { o.functions = append(o.functions, function) })
 }
 
-func (o *outbox) stats(s *workerv1.WorkerStats) {
+// Stats replaces the state of the worker that is to be sent.
+func (o *Outbox) Stats(s *workerv1.WorkerStats) {
 	fitTexts(s.ProtoReflect())
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.mute {
-		return
-	}
-	if o.beat != nil && len(s.GetRoutes()) == 0 {
-		s.Routes = o.beat.GetRoutes() // routes are reported once per change
-	}
-	o.beat = s
-	o.pending = true
+	o.add(func() {
+		if o.beat != nil && len(s.GetRoutes()) == 0 {
+			s.Routes = o.beat.GetRoutes() // routes are reported once per change
+		}
+		o.beat = s
+	})
 }
 
-// drain asks the scheduler for permission to leave. The caller must call signal.
-func (o *outbox) drain() {
+// Drain asks the scheduler for permission to leave. The caller must call Signal.
+func (o *Outbox) Drain() {
 	o.mu.Lock()
 	o.draining = true
 	o.pending = true
 	o.mu.Unlock()
 }
 
-func (o *outbox) leave() {
+// Leave queues the last message, after all others.
+func (o *Outbox) Leave() {
 	o.mu.Lock()
 	o.leaving = true
 	o.pending = true
 	o.mu.Unlock()
-	o.signal()
+	o.Signal()
 }
 
-func (o *outbox) close() { close(o.closed) }
+// Close ends each Wait.
+func (o *Outbox) Close() { close(o.closed) }
 
-// forget drops all queued entries. With mute set, further entries are dropped too, until the next
+// Forget drops all queued entries. With mute set, further entries are dropped too, until the next
 // forget.
-func (o *outbox) forget(mute bool) {
+func (o *Outbox) Forget(mute bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.tasks, o.objects, o.functions, o.rescues, o.beat, o.inFlight = nil, nil, nil, nil, nil, nil
 	o.mute, o.pending = mute, o.leaving || o.draining
 }
 
-// signal wakes the session if there is something to send. The owner calls it once per batch of its
+// Signal wakes the session if there is something to send. The owner calls it once per batch of its
 // work.
-func (o *outbox) signal() {
+func (o *Outbox) Signal() {
 	o.mu.Lock()
 	pending := o.pending
 	o.mu.Unlock()
@@ -152,13 +143,13 @@ func (o *outbox) signal() {
 	}
 }
 
-// reopen prepares for a new session: it queues the message again that was being sent when the last
+// Reopen prepares for a new session: it queues the message again that was being sent when the last
 // session ended. It returns the attempts whose final reports are queued. It drops queued reports on
 // objects, because the inventory of the registration, which the caller makes afterwards, replaces
 // them. A report that was older than an order to release the object would make the scheduler count
 // on an object that is gone. Objects that clients wrote and that are not accepted yet appear in no
 // inventory: written lists the reports on all of them.
-func (o *outbox) reopen(written []*workerv1.ObjectReport) []lifecycle.Ref {
+func (o *Outbox) Reopen(written []*workerv1.ObjectReport) []lifecycle.Ref {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.tasks = append(o.inFlight, o.tasks...)
@@ -181,8 +172,8 @@ func isFinal(o workerv1.TaskOutcome) bool {
 		o != workerv1.TaskOutcome_TASK_OUTCOME_BLOCKED && o != workerv1.TaskOutcome_TASK_OUTCOME_GOES_ON
 }
 
-// take returns the next message, nil if there is nothing to send.
-func (o *outbox) take() *workerv1.SessionRequest {
+// Take returns the next message, nil if there is nothing to send.
+func (o *Outbox) Take() *workerv1.SessionRequest {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.pending {
@@ -226,28 +217,24 @@ func split[T any](list []T, n int) (first, rest []T) {
 	return list[:n:n], list[n:]
 }
 
-// sent records that the message from take was passed to the stream.
-func (o *outbox) sent() {
+// Sent records that the message from Take was passed to the stream.
+func (o *Outbox) Sent() {
 	o.mu.Lock()
 	o.inFlight = nil
 	o.mu.Unlock()
 }
 
-// unsent puts back the objects and rescues of a message that could not be sent. reopen does so for
+// unsent puts back the objects and rescues of a message that could not be sent. Reopen does so for
 // the task reports.
-func (o *outbox) unsent(m *workerv1.SessionRequest) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.mute {
-		return
-	}
-	o.objects = append(m.GetObjects(), o.objects...)
-	o.rescues = append(m.GetRescues(), o.rescues...)
-	o.pending = true
+func (o *Outbox) unsent(m *workerv1.SessionRequest) {
+	o.add(func() {
+		o.objects = append(m.GetObjects(), o.objects...)
+		o.rescues = append(m.GetRescues(), o.rescues...)
+	})
 }
 
-// wait waits for something to send. It returns false if the context ended or the outbox was closed.
-func (o *outbox) wait(ctx context.Context) bool {
+// Wait waits for something to send. It returns false if the context ended or the outbox was closed.
+func (o *Outbox) Wait(ctx context.Context) bool {
 	select {
 	case <-o.ready:
 		return true

@@ -1,4 +1,4 @@
-package loop
+package session
 
 import (
 	"context"
@@ -17,7 +17,6 @@ import (
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/worker/tasklog"
-	"github.com/millrace/millrace/worker/workertest"
 )
 
 // bits are the pieces of the test's texts: characters of every length, invalid bytes, and parts of
@@ -38,7 +37,7 @@ func TestEveryTextCanBeSent(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		var logs tasklog.Logs
-		o := newOutbox()
+		o := NewOutbox()
 		for task := range uint64(20) {
 			for range 1 + r.IntN(3) {
 				logs.Write(tasklog.Source{Task: ids.TaskID(task), Attempt: 1}, false, []byte(noise(r)))
@@ -46,7 +45,7 @@ func TestEveryTextCanBeSent(t *testing.T) {
 			if text, _ := logs.Read(ids.TaskID(task)); !utf8.ValidString(text) {
 				t.Fatalf("seed %d: a log is not UTF-8", seed)
 			}
-			o.task(&workerv1.TaskReport{
+			o.Task(&workerv1.TaskReport{
 				TaskId: task, Attempt: 1, Outcome: workerv1.TaskOutcome_TASK_OUTCOME_FAILED, LogTail: noise(r),
 				Error: &millracev1.TaskError{
 					Reason: noise(r), Message: noise(r), OriginKey: noise(r), Worker: noise(r), Traceback: noise(r), LogTail: logs.Tail(ids.TaskID(task), 1),
@@ -54,11 +53,11 @@ func TestEveryTextCanBeSent(t *testing.T) {
 				},
 			})
 		}
-		o.stats(&workerv1.WorkerStats{
+		o.Stats(&workerv1.WorkerStats{
 			LastExecutorDeath: noise(r), SpillFailure: noise(r), Routes: []*millracev1.Route{{Reason: noise(r)}},
 		})
-		o.rescue(&workerv1.RescueReport{Reason: noise(r), Failed: make([]*workerv1.Replica, 10)})
-		for m := o.take(); m != nil; m = o.take() {
+		o.Rescue(&workerv1.RescueReport{Reason: noise(r), Failed: make([]*workerv1.Replica, 10)})
+		for m := o.Take(); m != nil; m = o.Take() {
 			if b, err := proto.Marshal(m); err != nil || len(b) > 2*maxReportBytes {
 				t.Fatalf("seed %d: a message of %d bytes: %v", seed, len(b), err)
 			}
@@ -67,29 +66,29 @@ func TestEveryTextCanBeSent(t *testing.T) {
 					t.Errorf("seed %d: texts of %d, %d and %d bytes", seed, len(e.GetMessage()), len(e.GetTraceback()), len(e.GetLogTail()))
 				}
 			}
-			o.sent()
+			o.Sent()
 		}
 	}
 }
 
 // However much is queued, no message is too large, and everything is sent in order.
 func TestMessagesOfManyKindsAreBounded(t *testing.T) {
-	o := newOutbox()
+	o := NewOutbox()
 	const objects, functions, failed = 300_000, 100_000, 500_000
 	for i := range uint64(objects) {
 		event := workerv1.ObjectEvent_OBJECT_EVENT_GAINED
 		if i%2 == 0 {
 			event = workerv1.ObjectEvent_OBJECT_EVENT_LOST
 		}
-		o.object(&workerv1.ObjectReport{Replica: &workerv1.Replica{TaskId: i + 1, Generation: 1}, Event: event})
+		o.Object(&workerv1.ObjectReport{Replica: &workerv1.Replica{TaskId: i + 1, Generation: 1}, Event: event})
 	}
 	for range functions {
-		o.missing(make([]byte, 32))
+		o.Missing(make([]byte, 32))
 	}
-	o.rescue(&workerv1.RescueReport{WorkerId: 1, Reason: "no room", Failed: make([]*workerv1.Replica, failed)})
-	o.leave()
+	o.Rescue(&workerv1.RescueReport{WorkerId: 1, Reason: "no room", Failed: make([]*workerv1.Replica, failed)})
+	o.Leave()
 	next, hashes, lost := uint64(1), 0, 0
-	for m := o.take(); m != nil; m = o.take() {
+	for m := o.Take(); m != nil; m = o.Take() {
 		if n := proto.Size(m); n > 2*maxReportBytes {
 			t.Errorf("a message of %d bytes", n)
 		}
@@ -103,7 +102,7 @@ func TestMessagesOfManyKindsAreBounded(t *testing.T) {
 		for _, x := range m.GetRescues() {
 			lost += len(x.GetFailed())
 		}
-		o.sent()
+		o.Sent()
 	}
 	if next != objects+1 || hashes != functions || lost != failed {
 		t.Errorf("said were %d objects, %d functions and %d failed copies", next-1, hashes, lost)
@@ -142,18 +141,18 @@ func TestReportsThatCannotBeSentAreRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() }) // no call is active
-	for name, bad := range map[string]func(*outbox){
-		"invalid text": func(o *outbox) {
+	for name, bad := range map[string]func(*Outbox){
+		"invalid text": func(o *Outbox) {
 			o.tasks = append(o.tasks, &workerv1.TaskReport{
 				TaskId: 1, Attempt: 2, Outcome: workerv1.TaskOutcome_TASK_OUTCOME_FAILED, Error: &millracev1.TaskError{Reason: "X", Message: "\xff"},
 			})
 		},
-		"too long": func(o *outbox) {
+		"too long": func(o *Outbox) {
 			o.tasks = append(o.tasks, &workerv1.TaskReport{
 				TaskId: 1, Attempt: 2, Outcome: workerv1.TaskOutcome_TASK_OUTCOME_FAILED, Error: &millracev1.TaskError{Reason: "X", Message: strings.Repeat("x", 80<<20)},
 			})
 		},
-		"everything else": func(o *outbox) {
+		"everything else": func(o *Outbox) {
 			o.beat = &workerv1.WorkerStats{LastExecutorDeath: "\xff"}
 			o.rescues = append(o.rescues, &workerv1.RescueReport{WorkerId: 3, Reason: "\xff"})
 			o.objects = append(o.objects, &workerv1.ObjectReport{Replica: &workerv1.Replica{TaskId: 9, Generation: 1}, InlineResult: make([]byte, 80<<20)})
@@ -163,11 +162,12 @@ func TestReportsThatCannotBeSentAreRemoved(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := New(Config{Registration: &workerv1.Registration{Slots: 1}, Native: new(handSlots), Store: workertest.NewStore(t, 1<<20), Log: slog.New(slog.DiscardHandler)})
-			w.outbox.task(report(7, 10, workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED))
-			w.outbox.mu.Lock()
-			bad(w.outbox)
-			w.outbox.mu.Unlock()
+			s := New(Config{Outbox: NewOutbox(), Log: slog.New(slog.DiscardHandler)})
+			o := s.config.Outbox
+			o.Task(report(7, 10, workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED))
+			o.mu.Lock()
+			bad(o)
+			o.mu.Unlock()
 			var tasks []*workerv1.TaskReport
 			for sessions := 0; len(tasks) < 2; sessions++ {
 				if sessions == 3 {
@@ -178,9 +178,9 @@ func TestReportsThatCannotBeSentAreRemoved(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				w.outbox.reopen(nil)
+				o.Reopen(nil)
 				sent := make(chan error, 1)
-				go func() { sent <- w.send(ctx, stream) }()
+				go func() { sent <- s.send(ctx, stream) }()
 				select {
 				case m := <-heard:
 					tasks = append(tasks, m.GetTasks()...)

@@ -1,4 +1,4 @@
-package loop
+package session
 
 import (
 	"testing"
@@ -11,15 +11,15 @@ func report(task uint64, inline int, outcome workerv1.TaskOutcome) *workerv1.Tas
 }
 
 func TestMessagesAreBounded(t *testing.T) {
-	o := newOutbox()
+	o := NewOutbox()
 	const each, tasks = 64 << 10, 1000
 	for i := range uint64(tasks) {
-		o.task(report(i+1, each, workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED))
+		o.Task(report(i+1, each, workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED))
 	}
-	o.leave()
+	o.Leave()
 	next := uint64(1)
 	for {
-		m := o.take()
+		m := o.Take()
 		if m == nil {
 			break
 		}
@@ -35,7 +35,7 @@ func TestMessagesAreBounded(t *testing.T) {
 		if m.GetLeaving() != (next == tasks+1) {
 			t.Errorf("leaving: %v before task %d", m.GetLeaving(), next)
 		}
-		o.sent()
+		o.Sent()
 	}
 	if next != tasks+1 {
 		t.Errorf("the last report is that of task %d", next-1)
@@ -43,23 +43,23 @@ func TestMessagesAreBounded(t *testing.T) {
 }
 
 func TestUnsentMessagesAreSentAgain(t *testing.T) {
-	o := newOutbox()
-	o.task(report(1, 0, workerv1.TaskOutcome_TASK_OUTCOME_STARTED))
-	o.task(report(1, 0, workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED))
-	o.object(&workerv1.ObjectReport{Replica: &workerv1.Replica{TaskId: 7}})
-	m := o.take()
+	o := NewOutbox()
+	o.Task(report(1, 0, workerv1.TaskOutcome_TASK_OUTCOME_STARTED))
+	o.Task(report(1, 0, workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED))
+	o.Object(&workerv1.ObjectReport{Replica: &workerv1.Replica{TaskId: 7}})
+	m := o.Take()
 	o.unsent(m)
-	o.task(report(2, 0, workerv1.TaskOutcome_TASK_OUTCOME_FAILED))
+	o.Task(report(2, 0, workerv1.TaskOutcome_TASK_OUTCOME_FAILED))
 	// A new session counts them as running, so that the scheduler does not place them again.
-	if refs := o.reopen(nil); len(refs) != 2 || refs[0].Task != 1 || refs[1].Task != 2 {
+	if refs := o.Reopen(nil); len(refs) != 2 || refs[0].Task != 1 || refs[1].Task != 2 {
 		t.Errorf("final reports of %v", refs)
 	}
-	m = o.take()
+	m = o.Take()
 	if len(m.GetTasks()) != 3 || len(m.GetObjects()) != 0 { // objects are in the inventory
 		t.Errorf("said again: %v", m)
 	}
-	o.sent()
-	if m := o.take(); m != nil {
+	o.Sent()
+	if m := o.Take(); m != nil {
 		t.Errorf("there is still %v", m)
 	}
 }

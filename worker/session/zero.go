@@ -1,4 +1,4 @@
-package loop
+package session
 
 import (
 	"context"
@@ -12,16 +12,18 @@ import (
 
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/worker/lifecycle"
 	"github.com/millrace/millrace/worker/value"
 )
 
 // ZeroConfig configures a worker that executes nothing; it measures the overhead of everything
 // else.
 type ZeroConfig struct {
-	Registration     *workerv1.Registration
-	Scheduler        *grpc.ClientConn
-	SchedulerTimeout time.Duration
-	Log              *slog.Logger
+	Registration *workerv1.Registration
+	Scheduler    *grpc.ClientConn
+	// RSS returns the resident memory of the process in bytes.
+	RSS func() uint64
+	Log *slog.Logger
 	// Ready, if set, is called at the first registration.
 	Ready func(ids.WorkerID)
 }
@@ -50,7 +52,7 @@ func RunZero(ctx context.Context, c ZeroConfig) error {
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)
-		zeroSend(ctx, stream, replies, cancel)
+		zeroSend(ctx, c, stream, replies, cancel)
 	}()
 	err = zeroReceive(c, stream, replies)
 	close(replies)
@@ -64,9 +66,9 @@ func RunZero(ctx context.Context, c ZeroConfig) error {
 // zeroSend sends replies, and a heartbeat every second. When the context ends it sends that the
 // worker leaves. If the scheduler then does not end the stream within the farewell time, zeroSend
 // does, by calling end.
-func zeroSend(ctx context.Context, stream workerv1.WorkerService_SessionClient, replies <-chan *workerv1.SessionRequest, end func()) {
+func zeroSend(ctx context.Context, c ZeroConfig, stream workerv1.WorkerService_SessionClient, replies <-chan *workerv1.SessionRequest, end func()) {
 	told := ctx.Done()
-	beats := time.NewTicker(beat)
+	beats := time.NewTicker(lifecycle.Beat)
 	defer beats.Stop()
 	broken := false
 	for {
@@ -79,7 +81,7 @@ func zeroSend(ctx context.Context, stream workerv1.WorkerService_SessionClient, 
 				return
 			}
 		case <-beats.C:
-			m = &workerv1.SessionRequest{Stats: &workerv1.WorkerStats{RssBytes: rss()}}
+			m = &workerv1.SessionRequest{Stats: &workerv1.WorkerStats{RssBytes: c.RSS()}}
 		case <-told:
 			told = nil
 			m = &workerv1.SessionRequest{Leaving: true}
@@ -90,7 +92,7 @@ func zeroSend(ctx context.Context, stream workerv1.WorkerService_SessionClient, 
 		if m.GetLeaving() && !broken {
 			_ = stream.CloseSend() // it never fails
 			broken = true
-			defer time.AfterFunc(farewell, end).Stop()
+			defer time.AfterFunc(lifecycle.Farewell, end).Stop()
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package loop
+package session
 
 import (
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
@@ -10,43 +10,39 @@ import (
 // were idle. Before such a fetch waits for long, another goroutine continues to receive, and this
 // one ends with the fetch.
 type receiving struct {
-	worker  *Worker
-	stream  workerv1.WorkerService_SessionClient
-	session uint64
+	sessions *Sessions
+	stream   workerv1.WorkerService_SessionClient
+	session  uint64
 	// ended has room for one value: the reason why receiving has ended.
 	ended chan error
 }
 
 // run receives until the stream ends or another goroutine has taken over.
 func (r *receiving) run() {
-	w := r.worker
 	for {
 		m, err := r.stream.Recv()
-		switch {
-		case err != nil:
+		if err != nil {
 			r.ended <- err
 			return
-		case m.GetReregister():
-			w.post(message{r.session, m})
+		}
+		if m.GetReregister() {
+			r.sessions.config.Tell(Message{r.session, m})
 			r.ended <- errReregister
 			return
-		case len(m.GetAssignments()) > maxInlineAssignments:
-			w.post(message{r.session, m})
-			continue
 		}
-		fetch, wake := w.stepInlineAndTake(message{r.session, m})
+		fetch, after := r.sessions.config.Receive(Message{r.session, m})
 		if fetch == nil {
 			continue
 		}
 		replaced := false
 		fetch(func() {
 			replaced = true
-			w.catchUp(wake)
+			after()
 			go r.run()
 		})
 		if replaced {
 			return
 		}
-		w.catchUp(wake)
+		after()
 	}
 }
