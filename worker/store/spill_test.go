@@ -86,7 +86,7 @@ func newSpilling(t *testing.T) *spilling {
 			t.Error(err)
 		}
 	})
-	return newSpillingFrom(t, slab, 50*time.Millisecond)
+	return newSpillingFrom(t, slab, patience)
 }
 
 // inBoth runs a test with a slab that the processor can address, and with one that it cannot.
