@@ -191,6 +191,5 @@ export async function start(delay = 0): Promise<void> {
 
 // isOperator says whether the viewer may drain, retire and restart workers.
 export function isOperator(): boolean {
-  const role = session.value?.role ?? "";
-  return role === "operator" || role === "admin" || role === "owner";
+  return session.value?.role === "operator";
 }

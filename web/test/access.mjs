@@ -6,7 +6,7 @@ import { createHmac } from "node:crypto";
 import http from "node:http";
 import { test } from "node:test";
 import { until } from "./cluster.mjs";
-import { blankPage, live, newPage, problems, shared } from "./shared.mjs";
+import { blankPage, live, newPage, orders, problems, shared } from "./shared.mjs";
 
 // serve runs an HTTP server while a function uses it.
 async function serve(handler, use) {
@@ -130,27 +130,36 @@ export function testAccess() {
     });
   }
 
-  test("a token of tasks gives no orders", async () => {
-    const token = createHmac("sha256", shared.cluster.token)
-      .update("millrace: clients inside of tasks")
-      .digest("hex")
-      .slice(0, 32);
-    const page = await newPage({}, token);
-    await page.goto(`${shared.cluster.url}#/workers/host-1`);
-    await page.getByText("Memory by tier").waitFor();
-    for (const name of ["Drain", "Retire", "Restart"])
-      assert.equal(await page.getByRole("button", { name }).count(), 0);
-    for (const method of ["DrainWorkers", "RetireWorkers", "RestartWorkers"]) {
-      const path = `api/millrace.v1.SchedulerService/${method}`;
-      assert.equal(await post(page, path, { "X-Millrace": "1" }), 403);
-    }
-    await page.context().close();
-  });
+  const roles = {
+    task: () =>
+      createHmac("sha256", shared.cluster.token)
+        .update("millrace: clients inside of tasks")
+        .digest("hex")
+        .slice(0, 32),
+    "read-only": () => shared.cluster.reader,
+  };
+  for (const [role, token] of Object.entries(roles)) {
+    test(`a token of role ${role} gives no orders`, async () => {
+      const page = await newPage({}, token());
+      await page.goto(`${shared.cluster.url}#/workers/host-1`);
+      await page.getByText("Memory by tier").waitFor();
+      await page.getByRole("navigation").getByText(role, { exact: true }).waitFor();
+      assert.equal(await orders(page).count(), 0);
+      const refused = ["DrainWorkers", "RetireWorkers", "RestartWorkers", "Rebalance", "Shutdown"];
+      if (role === "read-only") refused.push("SubmitBatch", "CancelTasks", "RetryTasks");
+      for (const method of refused) {
+        const path = `api/millrace.v1.SchedulerService/${method}`;
+        assert.equal(await post(page, path, { "X-Millrace": "1" }), 403);
+      }
+      await page.context().close();
+    });
+  }
 
   test("orders to workers", async () => {
     const page = await newPage();
     const badge = (text) => page.locator("#content .badge", { hasText: text }).first().waitFor();
     await page.goto(`${shared.cluster.url}#/workers/host-1`);
+    await orders(page).nth(2).waitFor();
     await page.getByRole("button", { name: "Drain…" }).click();
     await page.getByRole("dialog").getByRole("button", { name: "Cancel" }).click();
     await page.getByRole("dialog").waitFor({ state: "detached" });

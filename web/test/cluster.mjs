@@ -1,6 +1,6 @@
 // A real cluster for the tests: three workers with little memory, and a job that spills and fails.
 
-import { spawn } from "node:child_process";
+import { execFileSync, spawn } from "node:child_process";
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -55,6 +55,8 @@ export async function startCluster() {
   await up.says("ready 127");
   const { http, token } = JSON.parse(readFileSync(file, "utf8"));
   const url = `http://${http}/`;
+  const only = ["token", "read-only", "--scheduler-file", file];
+  const reader = execFileSync(millrace, only, { encoding: "utf8" }).trim();
   const call = async (method, request = {}) => {
     const response = await fetch(`${url}api/millrace.v1.SchedulerService/${method}`, {
       method: "POST",
@@ -91,5 +93,5 @@ export async function startCluster() {
     await stop();
     throw error;
   }
-  return { url, token, call, python: run, worker, stop };
+  return { url, token, reader, call, python: run, worker, stop };
 }

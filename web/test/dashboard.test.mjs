@@ -9,7 +9,7 @@ import { after, before, test } from "node:test";
 import { testAccess } from "./access.mjs";
 import { testCauses } from "./causes.mjs";
 import { until } from "./cluster.mjs";
-import { close, newPage, open, problems, shared } from "./shared.mjs";
+import { close, newPage, open, orders, problems, shared } from "./shared.mjs";
 import { testStream } from "./stream.mjs";
 
 const shots = new URL("../../out/web/", import.meta.url).pathname;
@@ -254,19 +254,21 @@ test("a report is one file with the same pages", async () => {
   await context.close();
 });
 
-test("dark and wide", async () => {
+test("dark, wide, and for a reader", async () => {
   problems.length = 0;
   const views = [
     ["dark", { colorScheme: "dark" }],
     ["2560", { viewport: { width: 2560, height: 1300 } }],
+    ["reader", {}, shared.cluster.reader],
   ];
   await Promise.all(
-    views.map(async ([suffix, options]) => {
-      const other = await newPage(options);
+    views.map(async ([suffix, options, token]) => {
+      const other = await newPage(options, token);
       for (const [name, check] of pages) {
         await other.goto(addressOf(name));
         await check(other);
-        await other.screenshot({ path: join(shots, `${fileName(name)}-${suffix}.png`) });
+        if (token) assert.equal(await orders(other).count(), 0);
+        else await other.screenshot({ path: join(shots, `${fileName(name)}-${suffix}.png`) });
       }
       await other.context().close();
     }),

@@ -56,3 +56,7 @@ export async function newPage(options, token = shared.cluster.token) {
 }
 
 export const live = (page) => page.getByRole("status").getByText("Live").waitFor();
+
+// orders finds the buttons with which operators drain, retire and restart workers.
+export const orders = (page) =>
+  page.getByRole("button", { name: /^(Drain|Retire|Restart|Put back into use)…$/ });

@@ -476,6 +476,7 @@ func (a *app) newServer() (srv *server.Server, token string, end func(), err err
 		Address: s.String("listen"), HTTPAddress: s.String("http"), HTTPAnyPort: s.Bool("http-any-port"), Profiles: s.Bool("pprof"),
 		Tokens: map[string]server.Role{
 			token: server.RoleOperator, roletoken.Worker(token): server.RoleWorker, roletoken.Task(token): server.RoleTask,
+			roletoken.Reader(token): server.RoleReader,
 		},
 		WorkerLease: s.Duration("worker-lease"), ReconnectGrace: s.Duration("reconnect-grace"),
 		Machine:           sched.Config{MemoryBytes: budget},

@@ -32,7 +32,7 @@ type handed struct {
 func hand(token string) ([]byte, error) {
 	h := handed{Token: roletoken.Worker(token), Task: roletoken.Task(token)}
 	if token != "" {
-		h.Accept = access.Tokens{access.TokenOf(token, access.Operator), access.TokenOf(h.Task, access.Task)}
+		h.Accept = access.Tokens{access.TokenOf(token, access.Operator), access.TokenOf(h.Task, access.Task), access.TokenOf(roletoken.Reader(token), access.Reader)}
 	}
 	return json.Marshal(h)
 }
