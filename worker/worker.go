@@ -497,9 +497,10 @@ func runOn(ctx context.Context, c Config, registration *workerv1.Registration, s
 			Slots: int(registration.GetSlots()), Device: d, Store: objects, Health: m.health, MemoryWait: c.MemoryWait, SpinTime: spinTime, Cores: c.Cores,
 		}),
 		Traffic:          traffic,
-		SchedulerTimeout: c.SchedulerTimeout, MemoryWait: c.MemoryWait, BorrowWait: c.BorrowWait, SubscriptionWait: c.SubscriptionWait, Log: c.Log, Lifecycle: lifecycle.Config{MaxBlocked: c.maxWaiting(m.executors != nil)},
-		Ready: func(id ids.WorkerID) { c.ready(id, registration.GetDataAddress()) },
-		Alive: pulse.beat, Drain: c.Drain, DrainGrace: c.DrainGrace,
+		SchedulerTimeout: c.SchedulerTimeout, MemoryWait: c.MemoryWait, BorrowWait: c.BorrowWait, Log: c.Log,
+		Lifecycle: lifecycle.Config{MaxBlocked: c.maxWaiting(m.executors != nil), SubscriptionWait: max(c.SubscriptionWait, 0)},
+		Ready:     func(id ids.WorkerID) { c.ready(id, registration.GetDataAddress()) },
+		Alive:     pulse.beat, Drain: c.Drain, DrainGrace: c.DrainGrace,
 	})
 	data.Receiver, data.Memory = w.Receiver(), w.DescribeMemory
 	lender, err = borrow.Listen(registration.GetDataAddress(), borrow.ServerConfig{

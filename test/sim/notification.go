@@ -107,7 +107,11 @@ func (p *process) sendNotification(to *process, o object, v uint64) {
 					}
 				}
 			}
-			to.push(lifecycle.Made{Object: lifecycle.Object(o), Bytes: bytes, Inline: bytes <= inlineBytes})
+			made := lifecycle.Made{Object: lifecycle.Object(o), Bytes: bytes}
+			if bytes <= inlineBytes {
+				made.Inline = encode(v)
+			}
+			to.push(made)
 			to.stepAll()
 		})
 	})

@@ -823,6 +823,7 @@ func (p *process) carryOut(e lifecycle.Effect) {
 		if peer := p.peers[e.Peer]; peer != nil {
 			w.after(w.notificationDelay(), func() { peer.unsubscribe(object(e.Object), p) })
 		}
+	case lifecycle.EnterInput: // it was entered when it came
 	case lifecycle.Discard:
 		p.drop(objectOf(e.Ref))
 	case lifecycle.Report:

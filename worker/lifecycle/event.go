@@ -101,15 +101,30 @@ type (
 	}
 	// Renewed: the scheduler was started anew, and names of objects mean other objects from now on.
 	Renewed struct{}
-	// Made: an awaited object was made. It has Bytes, and Inline says that its value came with the
+	// Made: an awaited object was made. It has Bytes, and Inline is its value if that came with the
 	// notification.
 	Made struct {
 		Object Object
 		Bytes  uint64
-		Inline bool
+		Inline []byte
 	}
 	// NeverMade: the maker of an awaited object cannot be asked, or does not know it.
 	NeverMade struct{ Object Object }
+	// Asked: a peer subscribes to the completion of an object. Here: the object is here, but its
+	// maker may not have ended.
+	Asked struct {
+		Object Object
+		By     Subscriber
+		Here   bool
+	}
+	// Unasked: a peer has ended its subscription to an object, or all of its subscriptions.
+	Unasked struct {
+		Object Object
+		By     Subscriber
+		All    bool
+	}
+	// Beaten: it comes about once per Beat, also while there are no attempts.
+	Beaten struct{}
 	// FunctionsCame: functions have arrived.
 	FunctionsCame struct{ Functions []ids.FunctionHash }
 	// Disconnected: there is no session. Requests for functions are lost with a session.
@@ -287,6 +302,9 @@ func (*Assigned) event()       {}
 func (*Admitted) event()       {}
 func (Made) event()            {}
 func (NeverMade) event()       {}
+func (Asked) event()           {}
+func (Unasked) event()         {}
+func (Beaten) event()          {}
 func (LeasesRequested) event() {}
 func (*Leased) event()         {}
 func (Renewed) event()         {}
@@ -395,6 +413,18 @@ type (
 	Await struct{ Awaited }
 	// Unawait: end the subscription; no attempt waits for the object any more.
 	Unawait struct{ Awaited }
+	// EnterInput: enter the value of an object as an input of an attempt that has waited for it.
+	EnterInput struct {
+		Ref    Ref
+		Object Object
+		Inline []byte
+	}
+	// Notify: tell a subscriber that an object is here, or that it will not be made here.
+	Notify struct {
+		Object      Object
+		To          Subscriber
+		Unavailable bool
+	}
 	// Reserve: reserve memory, all of it or none, and answer with Reserved or ReserveFailed. Those
 	// of the inputs that are here are brought into the slab as part of it, and stay there until
 	// Unreserve.
@@ -467,8 +497,11 @@ type (
 	// TakeBack: make the slot return an attempt that it has not begun. If it has begun, there is no
 	// answer.
 	TakeBack struct{ Ref Ref }
-	// Publish: report an attempt's result, which is stored.
-	Publish struct{ Ref Ref }
+	// Publish: notify subscribers of an attempt's result, which is stored, and report it.
+	Publish struct {
+		Ref Ref
+		To  []Subscriber
+	}
 	// Discard: a cancelled attempt has succeeded nevertheless; drop its result. The report follows.
 	Discard struct{ Ref Ref }
 	// Report: report the outcome of an attempt without a result. For Failed and ExecutorDied
@@ -513,6 +546,8 @@ func (EndLeases) effect()    {}
 func (NeedFunction) effect() {}
 func (Await) effect()        {}
 func (Unawait) effect()      {}
+func (EnterInput) effect()   {}
+func (Notify) effect()       {}
 func (Reserve) effect()      {}
 func (Unreserve) effect()    {}
 func (StartFetch) effect()   {}

@@ -20,7 +20,8 @@ import (
 //	    maker=t1/a1 await=t8/a2@w2 function=f
 //	functions f g | disconnected
 //	admitted t1/a1 in=t9/a1:pinned (some of its inputs)
-//	made t8/a2 | never-made t8/a2
+//	made t8/a2 | made t8/a2 value | never-made t8/a2
+//	asked t1/a1 p2 | asked t1/a1 p2 here | unasked t1/a1 p2 | left p2 | beat 3s
 //	reserved 1 | loading 1 | loaded 1 | lost t1/a1 t9/a1 | away t1/a1 | refused 1
 //	in-place-failed t1/a1 | waits 1 | too-large 1 | renewed
 //	leasing t1/a1 | leased t1/a1 granted for-now for-good lost not-held none (by input)
@@ -153,7 +154,17 @@ func parse(t *testing.T, now *time.Time, f []string, assigned map[lifecycle.Ref]
 	case "called":
 		return lifecycle.Called{Ref: ref(t, arg(1))}
 	case "made":
-		return lifecycle.Made{Object: object(t, arg(1))}
+		e := lifecycle.Made{Object: object(t, arg(1))}
+		if len(f) > 2 {
+			e.Inline = []byte(f[2])
+		}
+		return e
+	case "asked":
+		return lifecycle.Asked{Object: object(t, arg(1)), By: arg(2), Here: len(f) > 3}
+	case "unasked":
+		return lifecycle.Unasked{Object: object(t, arg(1)), By: arg(2)}
+	case "left":
+		return lifecycle.Unasked{By: arg(1), All: true}
 	case "never-made":
 		return lifecycle.NeverMade{Object: object(t, arg(1))}
 	case "registered":
@@ -225,12 +236,15 @@ func parse(t *testing.T, now *time.Time, f []string, assigned map[lifecycle.Ref]
 		return lifecycle.Cancelled{Ref: ref(t, arg(1))}
 	case "release":
 		return lifecycle.Released{Object: object(t, arg(1))}
-	case "tick":
+	case "tick", "beat":
 		d, err := time.ParseDuration(arg(1))
 		if err != nil {
 			t.Fatal(err)
 		}
 		*now = now.Add(d)
+		if f[0] == "beat" {
+			return lifecycle.Beaten{}
+		}
 		return lifecycle.Ticked{}
 	}
 	t.Fatalf("unknown event %v", f)
@@ -454,7 +468,17 @@ func describe(e lifecycle.Effect) string {
 		return fmt.Sprintf("Resume %s", e.Ref)
 	case lifecycle.TakeBack:
 		return fmt.Sprintf("TakeBack %s", e.Ref)
+	case lifecycle.EnterInput:
+		return fmt.Sprintf("EnterInput %s of %s: %s", e.Object, e.Ref, e.Inline)
+	case lifecycle.Notify:
+		if e.Unavailable {
+			return fmt.Sprintf("Notify %v: %s will not be made here", e.To, e.Object)
+		}
+		return fmt.Sprintf("Notify %v of %s", e.To, e.Object)
 	case lifecycle.Publish:
+		if len(e.To) > 0 {
+			return fmt.Sprintf("Publish %s to %v", e.Ref, e.To)
+		}
 		return fmt.Sprintf("Publish %s", e.Ref)
 	case lifecycle.Discard:
 		return fmt.Sprintf("Discard %s", e.Ref)

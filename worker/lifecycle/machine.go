@@ -81,6 +81,10 @@ type Config struct {
 	// MemoryWait is how long an attempt asks for leases of inputs whose copies do not fit. Default
 	// 30 s.
 	MemoryWait time.Duration
+	// SubscriptionWait is how long the subscription of a peer is kept while its attempt is unknown
+	// here: the assignment may still be on its way. After that the peer is told that the object
+	// will not be made here. Default 2 s: a message of the scheduler that takes longer is lost.
+	SubscriptionWait time.Duration
 	// ReserveBytes is the smallest expected output for which memory is reserved before the attempt
 	// starts. Default 1 MiB.
 	ReserveBytes uint64
@@ -101,6 +105,7 @@ func (c Config) withDefaults() Config {
 	c.MaxBlocked = cmp.Or(c.MaxBlocked, DefaultMaxBlocked)
 	c.FunctionWait = cmp.Or(c.FunctionWait, 30*time.Second)
 	c.MemoryWait = cmp.Or(c.MemoryWait, DefaultMemoryWait)
+	c.SubscriptionWait = cmp.Or(c.SubscriptionWait, 2*time.Second)
 	c.ReserveBytes = cmp.Or(c.ReserveBytes, 1<<20)
 	return c
 }
@@ -195,7 +200,9 @@ type Machine struct {
 	lastFunction uint64
 
 	awaited map[Object]*awaited
-	wanted  map[Object]*wanted
+	// subscribed are the subscriptions of peers to objects that are made here.
+	subscribed map[Object][]subscription
+	wanted     map[Object]*wanted
 	// peers are the workers that objects were fetched from, in order of first use.
 	peers       []*peer
 	fetches     map[FetchID]*fetch
@@ -217,15 +224,16 @@ type Machine struct {
 func New(c Config) *Machine {
 	c = c.withDefaults()
 	m := &Machine{
-		config:    c,
-		attempts:  make(map[Ref]*attempt),
-		free:      make(map[string]float64, len(c.Resources)),
-		freeSlots: c.Slots,
-		functions: make(map[ids.FunctionHash]*function),
-		awaited:   make(map[Object]*awaited),
-		wanted:    make(map[Object]*wanted),
-		fetches:   make(map[FetchID]*fetch),
-		reserved:  make(map[ReservationID]*reservation),
+		config:     c,
+		attempts:   make(map[Ref]*attempt),
+		free:       make(map[string]float64, len(c.Resources)),
+		freeSlots:  c.Slots,
+		functions:  make(map[ids.FunctionHash]*function),
+		awaited:    make(map[Object]*awaited),
+		subscribed: make(map[Object][]subscription),
+		wanted:     make(map[Object]*wanted),
+		fetches:    make(map[FetchID]*fetch),
+		reserved:   make(map[ReservationID]*reservation),
 	}
 	// order-free: a copy.
 	for name, amount := range c.Resources {
@@ -306,8 +314,14 @@ func (m *Machine) Step(now time.Time, e Event) []Effect {
 		m.onLeased(e)
 	case ReserveWaits:
 		m.onReserveWaits(e)
+	case Asked:
+		m.onAsked(e)
+	case Unasked:
+		m.onUnasked(e)
+	case Beaten:
+		m.onBeaten()
 	case Renewed:
-		m.usage = usage{}
+		m.onRenewed()
 	case InputFetched:
 		m.onFetched(e)
 	case FetchFailed:

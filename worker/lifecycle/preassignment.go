@@ -68,8 +68,11 @@ func (m *Machine) onMade(e Made) {
 	for _, a := range w.waiting {
 		for i := range a.inputs {
 			if in := &a.inputs[i]; in.Object.Task == e.Object.Task && in.Object.Generation == e.Object.Generation {
-				in.Bytes, in.Inline = e.Bytes, e.Inline
+				in.Bytes, in.Inline = e.Bytes, len(e.Inline) > 0
 			}
+		}
+		if len(e.Inline) > 0 {
+			m.do(EnterInput{Ref: a.ref, Object: e.Object, Inline: e.Inline})
 		}
 		a.awaited = slices.DeleteFunc(a.awaited, func(b *awaited) bool { return b == w })
 		m.admitIfMade(a)

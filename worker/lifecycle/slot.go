@@ -232,7 +232,7 @@ func (m *Machine) onRunEnded(now time.Time, e RunEnded) {
 		m.do(Report{Ref: a.ref, Outcome: Dropped})
 	case e.Succeeded:
 		m.log.add(a.ref, "succeeded")
-		m.do(Publish{Ref: a.ref})
+		m.do(Publish{Ref: a.ref, To: m.takeSubscribers(a)})
 		a.succeeded = true
 	default:
 		m.log.add(a.ref, e.Outcome.String())

@@ -100,10 +100,6 @@ func (w *Worker) assign(pb *workerv1.Assignment) {
 		a.assigned.Function = lifecycle.Function{Name: a.op.pb.GetName(), Hash: hash32(a.op.pb.GetFunction())}
 	}
 	w.early(a, pb)
-	for _, x := range a.assigned.Awaited {
-		id := ledger.ObjectID(x.Object)
-		w.subscriptions.waiting[id] = append(w.subscriptions.waiting[id], a)
-	}
 	a.known = time.Now()
 	a.assigned.Reads, a.assigned.Replicates = w.nearby.reads(a.op), a.op.pb.GetName() == replicateOp
 	w.attempts[a.ref] = a
@@ -243,7 +239,7 @@ func (w *Worker) carryOut(e lifecycle.Effect) (next lifecycle.Event) {
 		return w.startRun(e)
 	case lifecycle.Publish:
 		a := w.take(e.Ref)
-		w.publish(a.report)
+		w.publish(a.report, e.To)
 		if r := w.ending; r != nil {
 			r.report, r.told = a.report, time.Now()
 			return nil
@@ -279,6 +275,10 @@ func (w *Worker) carryOut(e lifecycle.Effect) (next lifecycle.Event) {
 		w.outbox.Missing(e.Function[:])
 	case lifecycle.Await:
 		return w.subscribe(e.Awaited)
+	case lifecycle.EnterInput:
+		w.attempts[e.Ref].enterInput(e)
+	case lifecycle.Notify:
+		w.notify(e)
 	case lifecycle.Unawait:
 		w.unsubscribe(e.Awaited)
 	case lifecycle.Reserve:

@@ -18,7 +18,6 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
 	hostmemory "github.com/millrace/millrace/memory/host"
-	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/borrow"
 	"github.com/millrace/millrace/transfer/notify"
@@ -215,8 +214,9 @@ func benchmarkStep(b *testing.B, peers int) {
 	way := route.New(route.Config{Candidates: []route.Candidate{{Path: &atOnce{mapped}}}})
 	ended(way.Close)
 	var w *Worker
+	var subscriptions atomic.Int64
 	completions := notify.New(notify.Config{
-		Dial: dial, Completed: func(x []notify.Completion) { w.Completed(x) }, Requested: func(s *notify.Subscriber, x []notify.Request) { w.Requested(s, x) },
+		Dial: dial, Completed: func(x []notify.Completion) { w.Completed(x) }, Requested: func(s *notify.Subscriber, x []notify.Request) { w.Requested(s, x); subscriptions.Add(int64(len(x))) },
 		Handle: func() { w.Handle() }, Left: func(s *notify.Subscriber) { w.Left(s) },
 	})
 	b.Cleanup(completions.Close)
@@ -294,11 +294,12 @@ func benchmarkStep(b *testing.B, peers int) {
 				n.index.Publish(refOf(step-1, at+1), header, []memory.Frame{{Offset: 1 << 20, Bytes: bytes}})
 			}
 		}
-		for subscribers := 0; subscribers < peers; {
+		for asked := 0; asked < step*peers; {
 			if !(host{w}).Poll() {
 				runtime.Gosched() // for the same reason
 			}
-			own(func() { subscribers = len(w.subscriptions.subscribers[ledger.ObjectID(refOf(step, 0))]) })
+			own(func() { w.drainInbox() })
+			asked = int(subscriptions.Load())
 		}
 		for i, n := range all {
 			if step > 1 {

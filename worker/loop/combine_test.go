@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
@@ -74,16 +75,14 @@ func TestInlineStepsAndTheOwnerAlternate(t *testing.T) {
 // Ended runs and notifications from peers are handled between the parts of a long message,
 // everything else in its turn.
 func TestUrgentEventsDoNotWaitForALongMessage(t *testing.T) {
-	w := &Worker{subscriptions: subscriptions{waiting: map[ledger.ObjectID][]*attempt{}, subscribers: map[ledger.ObjectID][]subscriber{}}}
-	word := ledger.ObjectID{Task: 3, Generation: 1}
-	w.subscriptions.waiting[word] = []*attempt{}
-	w.machine = lifecycle.New(lifecycle.Config{})
+	w := &Worker{machine: lifecycle.New(lifecycle.Config{}), outbox: session.NewOutbox()}
+	w.machine.Step(time.Now(), &lifecycle.Assigned{Ref: lifecycle.Ref{Task: 4, Attempt: 1}, Awaited: []lifecycle.Awaited{{Object: lifecycle.Object{Task: 3, Generation: 1}}}})
 	registered, gone := session.Message{Session: 7}, left{}
-	for _, x := range []any{registered, []*native.Run{}, completed{{Ref: transfer.Ref{Task: 3, Generation: 1}}}, gone} {
+	for _, x := range []any{registered, []*native.Run{}, completed{{Ref: transfer.Ref{Task: 3, Generation: 1}, Unavailable: true}}, gone} {
 		w.put(x)
 	}
 	w.urgent()
-	if _, waits := w.subscriptions.waiting[word]; waits {
+	if w.machine.Len() > 0 {
 		t.Error("a notification was left for later")
 	}
 	if want := []any{registered, gone}; !slices.Equal(w.inbox, want) {

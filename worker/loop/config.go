@@ -76,11 +76,7 @@ type Config struct {
 	// BorrowWait limits the time of a request for leases; after that the object is fetched. Default
 	// 2 s.
 	BorrowWait time.Duration
-	// SubscriptionWait is how long the subscription of a peer is kept while its attempt is unknown
-	// here: the assignment may still be on its way. After that the peer is told that the object
-	// will not be made here. Default 2 s.
-	SubscriptionWait time.Duration
-	Log              *slog.Logger
+	Log        *slog.Logger
 	// Ready, if set, is called by the owner at the first registration.
 	Ready func(ids.WorkerID)
 	// Alive, if set, is called by the owner about every second. If the calls stop, the worker

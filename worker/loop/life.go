@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/millrace/millrace/transfer"
-	"github.com/millrace/millrace/transfer/notify"
 	"github.com/millrace/millrace/worker/lifecycle"
 	"github.com/millrace/millrace/worker/session"
 )
@@ -52,14 +50,6 @@ func (w *Worker) renewed() {
 	w.dropFunctions(hashes)
 	w.step(lifecycle.Renewed{})
 	w.peers.Forget()
-	clear(w.subscriptions.waiting)
-	// order-free: each is answered independently.
-	for id, subscribers := range w.subscriptions.subscribers {
-		for _, x := range subscribers {
-			w.config.Notifier.Publish(x.Subscriber, notify.Completion{Ref: transfer.Ref{Task: id.Task, Generation: id.Generation}, Unavailable: true})
-		}
-	}
-	clear(w.subscriptions.subscribers)
 	w.outbox.Forget(false)
 	w.peers.Begin(w.running)
 	w.life = r.Life

@@ -42,7 +42,7 @@ type Worker struct {
 	// sessions are the sessions with the scheduler.
 	sessions *session.Sessions
 	// inlineBytes is the size of the largest result that is sent inline.
-	inlineBytes atomic.Uint32
+	inlineBytes uint32
 	// self is the worker's number, 0 before it is registered. life identifies the run of the
 	// scheduler that assigned the number, 0 if that scheduler has no such number.
 	self  atomic.Uint32
@@ -75,10 +75,9 @@ type Worker struct {
 	// emptied is an empty inbox slice for reuse.
 	emptied []any
 	// ending is the native run whose end the machine is handling, nil if there is none.
-	ending        *nativeRun
-	reservations  map[lifecycle.ReservationID]ledger.ReservationID
-	nearby        nearby
-	subscriptions subscriptions
+	ending       *nativeRun
+	reservations map[lifecycle.ReservationID]ledger.ReservationID
+	nearby       nearby
 	// asked: the worker was told to leave through Config.Drain. drained: the scheduler has agreed
 	// to that, or has ordered the worker to leave.
 	asked, drained bool
@@ -105,18 +104,16 @@ func New(c Config) *Worker {
 	c.SchedulerTimeout = cmp.Or(max(c.SchedulerTimeout, 0), time.Minute)
 	c.MemoryWait = cmp.Or(max(c.MemoryWait, 0), lifecycle.DefaultMemoryWait)
 	c.BorrowWait = cmp.Or(max(c.BorrowWait, 0), 2*time.Second)
-	c.SubscriptionWait = cmp.Or(max(c.SubscriptionWait, 0), 2*time.Second)
 	c.Lifecycle.Slots = int(c.Registration.GetSlots())
 	c.Lifecycle.Resources = c.Registration.GetResources()
 	w := &Worker{
 		config: c, log: c.Log, outbox: session.NewOutbox(),
-		wake:          make(chan struct{}, 1),
-		attempts:      make(map[lifecycle.Ref]*attempt),
-		ops:           make(map[uint32]*op),
-		functions:     make(map[ids.FunctionHash]*millracev1.Function),
-		reservations:  make(map[lifecycle.ReservationID]ledger.ReservationID),
-		subscriptions: subscriptions{waiting: make(map[ledger.ObjectID][]*attempt), subscribers: make(map[ledger.ObjectID][]subscriber)},
-		executors:     make(map[string]bool),
+		wake:         make(chan struct{}, 1),
+		attempts:     make(map[lifecycle.Ref]*attempt),
+		ops:          make(map[uint32]*op),
+		functions:    make(map[ids.FunctionHash]*millracev1.Function),
+		reservations: make(map[lifecycle.ReservationID]ledger.ReservationID),
+		executors:    make(map[string]bool),
 	}
 	w.sessions = session.New(session.Config{
 		Scheduler: c.Scheduler, Timeout: c.SchedulerTimeout, Outbox: w.outbox, Tell: func(e session.Event) { w.post(e) }, Receive: w.receive, Log: c.Log,
@@ -278,7 +275,7 @@ func (w *Worker) beaten() {
 	w.config.Store.Tick(time.Now())
 	w.config.Store.Trim(ledger.KeepBytes)
 	w.outbox.Stats(w.stats())
-	w.expireSubscribers(time.Now())
+	w.step(lifecycle.Beaten{})
 	if w.config.Alive != nil {
 		w.config.Alive()
 	}
@@ -324,14 +321,14 @@ func (w *Worker) handle(x any) {
 		}
 	case completed:
 		for i := range x {
-			w.inputMade(&x[i])
+			w.step(made(&x[i]))
 		}
 	case requested:
 		for _, ask := range x.requests {
-			w.handleRequest(x.subscriber, ask)
+			w.step(w.ask(x.subscriber, ask))
 		}
 	case left:
-		w.subscriptions.dropAll(x.subscriber)
+		w.step(lifecycle.Unasked{By: x.subscriber, All: true})
 	case borrowed:
 		w.lent(x)
 	case *writes.Write:

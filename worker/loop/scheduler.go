@@ -62,7 +62,7 @@ func (w *Worker) scheduler(r *workerv1.SessionResponse) {
 		first := w.self.Load() == 0
 		w.life = x.GetLife()
 		w.self.Store(x.GetWorkerId())
-		w.inlineBytes.Store(x.GetInlineResultBytes())
+		w.inlineBytes = x.GetInlineResultBytes()
 		w.config.Native.Registered(x.GetInlineResultBytes())
 		w.writes.Registered(x.GetLife(), x.GetInlineResultBytes())
 		w.step(lifecycle.Registered{Self: ids.WorkerID(x.GetWorkerId())})

@@ -1,7 +1,6 @@
 package loop
 
 import (
-	"slices"
 	"time"
 
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
@@ -12,22 +11,6 @@ import (
 	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/lifecycle"
 )
-
-// subscriptions is the owner's record of completion notifications between workers: subscriptions of
-// this worker at peers, and of peers here.
-type subscriptions struct {
-	// waiting are the attempts that wait for each object of a peer. Some of the attempts may have
-	// ended.
-	waiting map[ledger.ObjectID][]*attempt
-	// subscribers are the peers that subscribed to each object that is made here.
-	subscribers map[ledger.ObjectID][]subscriber
-}
-
-// subscriber is one subscription of a peer. since is the time when it arrived.
-type subscriber struct {
-	*notify.Subscriber
-	since time.Time
-}
 
 // These types are posted to the inbox.
 type (
@@ -95,99 +78,56 @@ func (w *Worker) subscribe(x lifecycle.Awaited) lifecycle.Event {
 }
 
 func (w *Worker) unsubscribe(x lifecycle.Awaited) {
-	delete(w.subscriptions.waiting, ledger.ObjectID(x.Object))
 	if peer := w.peers.Peer(x.Peer); peer.Address != "" && w.config.Notifier != nil {
 		w.config.Notifier.Unsubscribe(peer, transfer.Ref{Task: x.Object.Task, Generation: x.Object.Generation})
 	}
 }
 
-// inputMade handles a completion notification: it enters an inline value into the attempts that
-// wait, and steps the machine.
-func (w *Worker) inputMade(completion *notify.Completion) {
-	id := ledger.ObjectID{Task: completion.Ref.Task, Generation: completion.Ref.Generation}
-	waiting := w.subscriptions.waiting[id]
-	delete(w.subscriptions.waiting, id)
-	if completion.Unavailable {
-		w.step(lifecycle.NeverMade{Object: lifecycle.Object(id)})
-		return
+// made converts a completion notification.
+func made(x *notify.Completion) lifecycle.Event {
+	o := lifecycle.Object{Task: x.Ref.Task, Generation: x.Ref.Generation}
+	if x.Unavailable {
+		return lifecycle.NeverMade{Object: o}
 	}
-	if len(completion.Inline) > 0 {
-		for _, a := range waiting {
-			a.known = time.Now()
-			for i := range a.inputs {
-				if x := a.in(i).Object; listOf(ledger.ObjectID(x)) == id {
-					a.inputs[i] = narrowed(device.Input{Header: completion.Inline}, x.Item)
-				}
-			}
-		}
-	}
-	w.step(lifecycle.Made{Object: lifecycle.Object(id), Bytes: completion.Bytes, Inline: len(completion.Inline) > 0})
+	return lifecycle.Made{Object: o, Bytes: x.Bytes, Inline: x.Inline}
 }
 
-// handleRequest handles a subscription of a peer (or its end). If the object is here, the
-// notification is sent at once.
-func (w *Worker) handleRequest(s *notify.Subscriber, x notify.Request) {
-	id := ledger.ObjectID{Task: x.Ref.Task, Generation: x.Ref.Generation}
-	if x.Cancel {
-		w.subscriptions.drop(id, s)
-		return
+// enterInput enters the value of an object as an input of an attempt that has waited for it.
+func (a *attempt) enterInput(e lifecycle.EnterInput) {
+	a.known = time.Now()
+	for i := range a.inputs {
+		if x := a.in(i).Object; listOf(ledger.ObjectID(x)) == ledger.ObjectID(e.Object) {
+			a.inputs[i] = narrowed(device.Input{Header: e.Inline}, x.Item)
+		}
 	}
-	if o, here := w.config.Store.Lookup(id); here && w.attempts[lifecycle.Ref{Task: id.Task, Attempt: id.Generation}] == nil {
-		completion := notify.Completion{Ref: x.Ref, Bytes: o.Bytes()}
-		if !o.HasPlace() && len(o.Header) <= int(w.inlineBytes.Load()) {
+}
+
+// ask converts a subscription of a peer, or its end.
+func (w *Worker) ask(s *notify.Subscriber, x notify.Request) lifecycle.Event {
+	o := lifecycle.Object{Task: x.Ref.Task, Generation: x.Ref.Generation}
+	if x.Cancel {
+		return lifecycle.Unasked{Object: o, By: s}
+	}
+	_, here := w.config.Store.Lookup(ledger.ObjectID(o))
+	return lifecycle.Asked{Object: o, By: s, Here: here}
+}
+
+// notify tells a subscriber that an object is here, or that it will not be made here.
+func (w *Worker) notify(e lifecycle.Notify) {
+	completion := notify.Completion{Ref: transfer.Ref(e.Object), Unavailable: true}
+	if o, here := w.config.Store.Lookup(ledger.ObjectID(e.Object)); here && !e.Unavailable {
+		completion.Bytes, completion.Unavailable = o.Bytes(), false
+		if !o.HasPlace() && len(o.Header) <= int(w.inlineBytes) {
 			completion.Bytes, completion.Inline = uint64(len(o.Header)), o.Header
 		}
-		w.config.Notifier.Publish(s, completion)
-		return
 	}
-	w.subscriptions.subscribers[id] = append(w.subscriptions.subscribers[id], subscriber{s, time.Now()})
+	w.config.Notifier.Publish(e.To.(*notify.Subscriber), completion)
 }
 
 // publish notifies the subscribers of a result that was just made.
-func (w *Worker) publish(r *workerv1.TaskReport) {
-	id := ledger.ObjectID{Task: ids.TaskID(r.GetTaskId()), Generation: ids.Attempt(r.GetAttempt())}
-	subscribers := w.subscriptions.subscribers[id]
-	if len(subscribers) == 0 {
-		return
-	}
-	delete(w.subscriptions.subscribers, id)
-	completion := notify.Completion{Ref: transfer.Ref{Task: id.Task, Generation: id.Generation}, Bytes: r.GetOutputBytes(), Inline: r.GetInlineResult()}
-	for _, x := range subscribers {
-		w.config.Notifier.Publish(x.Subscriber, completion)
-	}
-}
-
-// expireSubscribers answers "unavailable" to subscribers whose attempt has been unknown here for
-// longer than Config.SubscriptionWait.
-func (w *Worker) expireSubscribers(now time.Time) {
-	// order-free: each subscriber is answered independently.
-	for id, subscribers := range w.subscriptions.subscribers {
-		if w.attempts[lifecycle.Ref{Task: id.Task, Attempt: id.Generation}] != nil {
-			continue
-		}
-		for _, x := range subscribers {
-			if now.Sub(x.since) > w.config.SubscriptionWait {
-				w.subscriptions.drop(id, x.Subscriber)
-				w.config.Notifier.Publish(x.Subscriber, notify.Completion{Ref: transfer.Ref{Task: id.Task, Generation: id.Generation}, Unavailable: true})
-			}
-		}
-	}
-}
-
-// drop removes the subscription of one subscriber to one object.
-func (a *subscriptions) drop(id ledger.ObjectID, s *notify.Subscriber) {
-	rest := slices.DeleteFunc(slices.Clone(a.subscribers[id]), func(x subscriber) bool { return x.Subscriber == s })
-	if len(rest) == 0 {
-		delete(a.subscribers, id)
-	} else {
-		a.subscribers[id] = rest
-	}
-}
-
-// dropAll removes all subscriptions of a subscriber.
-func (a *subscriptions) dropAll(s *notify.Subscriber) {
-	// order-free: the objects are independent of each other.
-	for id := range a.subscribers {
-		a.drop(id, s)
+func (w *Worker) publish(r *workerv1.TaskReport, to []lifecycle.Subscriber) {
+	ref := transfer.Ref{Task: ids.TaskID(r.GetTaskId()), Generation: ids.Attempt(r.GetAttempt())}
+	for _, x := range to {
+		w.config.Notifier.Publish(x.(*notify.Subscriber), notify.Completion{Ref: ref, Bytes: r.GetOutputBytes(), Inline: r.GetInlineResult()})
 	}
 }
