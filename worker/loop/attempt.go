@@ -15,7 +15,6 @@ import (
 	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/executor"
 	"github.com/millrace/millrace/worker/lifecycle"
-	"github.com/millrace/millrace/worker/peers"
 	"github.com/millrace/millrace/worker/store"
 )
 
@@ -197,10 +196,9 @@ func (a *attempt) call() device.Call {
 
 // fail reports the failure of an attempt that the machine never received.
 func (w *Worker) fail(a *attempt, reason, message string) {
-	w.outbox.Task(&workerv1.TaskReport{
-		TaskId: uint64(a.ref.Task), Attempt: uint32(a.ref.Attempt), Outcome: workerv1.TaskOutcome_TASK_OUTCOME_FAILED,
-		Error: w.complete(&millracev1.TaskError{Reason: reason, Message: message}, a),
-	})
+	r := reportOn(a.ref, lifecycle.Failed)
+	r.Error = w.complete(&millracev1.TaskError{Reason: reason, Message: message}, a)
+	w.outbox.Task(r)
 }
 
 // complete fills in the fields that every error has, unless they are set.
@@ -262,7 +260,7 @@ func (w *Worker) carryOut(e lifecycle.Effect) (next lifecycle.Event) {
 	case lifecycle.Drop:
 		w.config.Store.Drop(ledger.ObjectID(e.Object))
 	case lifecycle.Gained:
-		w.outbox.Object(objectHere(peers.Gained{Object: ledger.ObjectID(e.Object), Bytes: e.Bytes}))
+		w.outbox.Object(reportOf(ledger.ObjectID(e.Object), e.Bytes, workerv1.ObjectEvent_OBJECT_EVENT_GAINED))
 	case lifecycle.Admit:
 		return w.admit(e)
 	case lifecycle.Lease:
@@ -338,9 +336,7 @@ func (w *Worker) take(ref lifecycle.Ref) *attempt {
 
 func (w *Worker) report(e lifecycle.Report) {
 	a := w.attempts[e.Ref]
-	r := &workerv1.TaskReport{
-		TaskId: uint64(e.Ref.Task), Attempt: uint32(e.Ref.Attempt), Outcome: workerv1.TaskOutcome(e.Outcome),
-	}
+	r := reportOn(e.Ref, e.Outcome)
 	switch e.Outcome {
 	case lifecycle.Started, lifecycle.RetractRefused, lifecycle.WaitsForTasks, lifecycle.GoesOn:
 		w.outbox.Task(r)
@@ -466,10 +462,8 @@ func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 		return lifecycle.InPlaceFailed{Ref: e.Ref}
 	}
 	if input, fault := a.absentItem(); fault != nil {
-		a.report = &workerv1.TaskReport{
-			TaskId: uint64(a.ref.Task), Attempt: uint32(a.ref.Attempt), Outcome: workerv1.TaskOutcome_TASK_OUTCOME_FAILED,
-			Error: w.complete(fault, a), InputAtFault: input,
-		}
+		a.report = reportOn(a.ref, lifecycle.Failed)
+		a.report.Error, a.report.InputAtFault = w.complete(fault, a), input
 		return lifecycle.RunEnded{Ref: e.Ref, Outcome: lifecycle.Failed}
 	}
 	a.slot, a.fetching, a.loading, a.waiting = e.Slot, e.Fetching, e.Loading, e.Waiting
@@ -506,6 +500,17 @@ func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 	return nil
 }
 
+// ran makes the report on a run.
+func (w *Worker) ran(a *attempt, outcome lifecycle.Outcome, bytes uint64, inline []byte, took time.Duration, fault *millracev1.TaskError) {
+	r := reportOn(a.ref, outcome)
+	r.OutputBytes, r.InlineResult, r.RunNanos, r.FetchedBytes, r.Slot = bytes, inline, uint64(took), a.fetched, uint32(a.slot)+1
+	r.FetchNanos, r.LoadNanos, r.WaitNanos = uint64(a.fetching), uint64(a.loading), uint64(a.waiting)
+	if fault != nil {
+		r.Error = w.complete(fault, a)
+	}
+	a.report = r
+}
+
 // executorEnded handles a result of an executor.
 func (w *Worker) executorEnded(r *executor.Result) {
 	a := w.attempts[r.Ref]
@@ -529,16 +534,9 @@ func (w *Worker) executorEnded(r *executor.Result) {
 		w.refuseLent(a)
 		return
 	}
-	a.report = &workerv1.TaskReport{
-		TaskId: uint64(r.Ref.Task), Attempt: uint32(r.Ref.Attempt), Outcome: workerv1.TaskOutcome(r.Outcome),
-		OutputBytes: r.Bytes, InlineResult: r.Inline, RunNanos: uint64(r.RunTime), FetchedBytes: a.fetched,
-		LogTail: w.config.Logs.Tail(r.Ref.Task, r.Ref.Attempt),
-		Slot:    uint32(a.slot) + 1, FetchNanos: uint64(a.fetching), LoadNanos: uint64(a.loading), WaitNanos: uint64(a.waiting),
-		DeserializeNanos: uint64(r.DeserializeTime), PublishNanos: uint64(r.PublishTime),
-	}
-	if r.Error != nil {
-		a.report.Error = w.complete(r.Error, a)
-	}
+	w.ran(a, r.Outcome, r.Bytes, r.Inline, r.RunTime, r.Error)
+	a.report.LogTail = w.config.Logs.Tail(r.Ref.Task, r.Ref.Attempt)
+	a.report.DeserializeNanos, a.report.PublishNanos = uint64(r.DeserializeTime), uint64(r.PublishTime)
 	if r.Outcome != lifecycle.ExecutorDied {
 		a.op.times.Observe(r.RunTime)
 	}

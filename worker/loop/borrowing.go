@@ -3,7 +3,6 @@ package loop
 import (
 	"slices"
 
-	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
@@ -123,9 +122,7 @@ func (w *Worker) refuseLent(a *attempt) {
 // of the given inputs.
 func (w *Worker) unreachable(a *attempt, broken []int) {
 	w.config.Store.Drop(ledger.ObjectID{Task: a.ref.Task, Generation: a.ref.Attempt})
-	a.report = &workerv1.TaskReport{
-		TaskId: uint64(a.ref.Task), Attempt: uint32(a.ref.Attempt), Outcome: workerv1.TaskOutcome_TASK_OUTCOME_INPUT_UNREACHABLE,
-	}
+	a.report = reportOn(a.ref, lifecycle.InputUnreachable)
 	for _, i := range broken {
 		in := a.in(i)
 		a.report.Unreachable = append(a.report.Unreachable, unreachableOf(&lifecycle.Unreachable{Object: in.Object, FailedAt: in.Holders}))

@@ -9,7 +9,6 @@ import (
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/lifecycle"
-	"github.com/millrace/millrace/worker/peers"
 )
 
 // This file turns messages of the scheduler into the machine's words.
@@ -78,10 +77,12 @@ func objectOf(r *workerv1.Replica) ledger.ObjectID {
 	return ledger.ObjectID{Task: ids.TaskID(r.GetTaskId()), Generation: ids.Attempt(r.GetGeneration())}
 }
 
-func objectHere(x peers.Gained) *workerv1.ObjectReport {
-	return &workerv1.ObjectReport{Replica: &workerv1.Replica{
-		TaskId: uint64(x.Object.Task), Generation: uint32(x.Object.Generation), Bytes: x.Bytes,
-	}, Event: workerv1.ObjectEvent_OBJECT_EVENT_GAINED}
+func reportOf(id ledger.ObjectID, bytes uint64, event workerv1.ObjectEvent) *workerv1.ObjectReport {
+	return &workerv1.ObjectReport{Replica: &workerv1.Replica{TaskId: uint64(id.Task), Generation: uint32(id.Generation), Bytes: bytes}, Event: event}
+}
+
+func reportOn(ref lifecycle.Ref, outcome lifecycle.Outcome) *workerv1.TaskReport {
+	return &workerv1.TaskReport{TaskId: uint64(ref.Task), Attempt: uint32(ref.Attempt), Outcome: workerv1.TaskOutcome(outcome)}
 }
 
 func refOf(r *workerv1.AttemptRef) lifecycle.Ref {

@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -57,4 +58,35 @@ func (w *Worker) renewed() {
 	w.renewing = nil
 	w.log.Info("everything of the earlier scheduler is given up", "took", time.Since(w.renewedSince).Round(time.Millisecond))
 	close(r.Done)
+}
+
+var errLeft = errors.New("left")
+
+// askToLeave asks the scheduler for permission to leave. The scheduler then places nothing new
+// here, and has other workers copy the objects that only this worker holds.
+func (w *Worker) askToLeave() {
+	w.log.Info("asked to leave: ending what runs, and handing over what no other worker has",
+		"running", w.machine.Len(), "objects", len(w.config.Store.Inventory()), "grace", w.config.DrainGrace)
+	w.asked = true
+	w.outbox.Drain()
+}
+
+// mayLeave says whether an idle worker that was told to leave can do so without loss: the scheduler
+// has agreed, or the worker holds no objects.
+func (w *Worker) mayLeave() bool {
+	return w.drained || len(w.config.Store.Inventory()) == 0
+}
+
+func (w *Worker) leave(why string) {
+	if running, objects := w.machine.Len(), len(w.config.Store.Inventory()); !w.asked || w.drained || running+objects == 0 {
+		w.log.Info("leaving", "reason", why)
+	} else {
+		// The scheduler recomputes the lost objects that it can.
+		w.log.Warn("leaving before all was handed over", "reason", why, "running", running, "objects", objects)
+	}
+	w.sessions.Leave()
+	w.settleEnded()
+	w.outbox.Leave()
+	w.leaving = true
+	w.stopped = errLeft
 }

@@ -340,7 +340,7 @@ func (w *Worker) handle(x any) {
 	case reservationResult:
 		w.reservationTold(x)
 	case peers.Gained:
-		w.outbox.Object(objectHere(x))
+		w.outbox.Object(reportOf(x.Object, x.Bytes, workerv1.ObjectEvent_OBJECT_EVENT_GAINED))
 	case peers.Rescued:
 		if report := w.peers.Ended(x); report != nil {
 			w.outbox.Rescue(report)
@@ -348,12 +348,9 @@ func (w *Worker) handle(x any) {
 	case unmapped:
 		w.outbox.Rescue(&workerv1.RescueReport{WorkerId: uint32(x.peer), Unmapped: true})
 	case gone:
-		if x.object.Item != 0 {
-			return // the scheduler does not know of it
+		if x.object.Item == 0 { // otherwise the scheduler does not know of it
+			w.outbox.Object(reportOf(x.object, 0, workerv1.ObjectEvent_OBJECT_EVENT_LOST))
 		}
-		w.outbox.Object(&workerv1.ObjectReport{Replica: &workerv1.Replica{
-			TaskId: uint64(x.object.Task), Generation: uint32(x.object.Generation),
-		}, Event: workerv1.ObjectEvent_OBJECT_EVENT_LOST})
 	case peers.Outcomes:
 		for _, e := range x.Events {
 			w.step(e)

@@ -115,14 +115,7 @@ func (w *Worker) nativeEnded(ended *native.Run) {
 		w.discardBorrowed(a, broken)
 		return
 	}
-	a.report = &workerv1.TaskReport{
-		TaskId: uint64(r.Ref.Task), Attempt: uint32(r.Ref.Attempt), Outcome: workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED,
-		OutputBytes: r.Bytes, InlineResult: r.Inline, RunNanos: uint64(r.RunTime), FetchedBytes: a.fetched,
-		Slot: uint32(a.slot) + 1, FetchNanos: uint64(a.fetching), LoadNanos: uint64(a.loading), WaitNanos: uint64(a.waiting),
-	}
-	if r.Failure != nil {
-		a.report.Error = w.complete(r.Failure, a)
-	}
+	w.ran(a, lifecycle.Succeeded, r.Bytes, r.Inline, r.RunTime, r.Failure)
 	w.ending = r
 	w.step(lifecycle.RunEnded{Ref: r.Ref, Succeeded: r.Failure == nil, Outcome: lifecycle.Failed, Moved: r.Made()})
 	w.ending = nil

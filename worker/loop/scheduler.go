@@ -12,7 +12,6 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/worker/lifecycle"
-	"github.com/millrace/millrace/worker/peers"
 	"github.com/millrace/millrace/worker/session"
 	"github.com/millrace/millrace/worker/store"
 )
@@ -112,7 +111,7 @@ func (w *Worker) scheduler(r *workerv1.SessionResponse) {
 	}
 	for _, order := range r.GetRescues() {
 		for _, x := range w.peers.Rescue(order) {
-			w.outbox.Object(objectHere(x))
+			w.outbox.Object(reportOf(x.Object, x.Bytes, workerv1.ObjectEvent_OBJECT_EVENT_GAINED))
 		}
 	}
 	if n := len(r.GetNextUses()); n > 0 {
@@ -167,11 +166,9 @@ func hash32(b []byte) (h [32]byte) {
 // them are here.
 func (w *Worker) keep(keeps []*workerv1.Replica) {
 	for _, pb := range keeps {
-		id := objectOf(pb)
-		if o, here := w.config.Store.Keep(id); here {
-			report := objectHere(peers.Gained{Object: id, Bytes: o.Bytes()})
-			report.Event = workerv1.ObjectEvent_OBJECT_EVENT_KEPT
-			w.outbox.Object(report)
+		o, here := w.config.Store.Keep(objectOf(pb))
+		if here {
+			w.outbox.Object(reportOf(objectOf(pb), o.Bytes(), workerv1.ObjectEvent_OBJECT_EVENT_KEPT))
 			continue
 		}
 		w.outbox.Object(&workerv1.ObjectReport{Replica: pb, Event: workerv1.ObjectEvent_OBJECT_EVENT_LOST})

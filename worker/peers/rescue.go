@@ -50,14 +50,13 @@ func (p *Peers) Rescue(order *workerv1.Rescue) (here []Gained) {
 		}
 		if !p.rescuing[id] {
 			p.rescuing[id] = true
-			r.ids = append(r.ids, id)
+			r.objects = append(r.objects, rescue{id: id})
 			refs = append(refs, transfer.Ref{Task: id.Task, Generation: id.Generation})
 		}
 	}
 	if len(refs) == 0 {
 		return here
 	}
-	r.prepare()
 	incarnation, err := uuid.Parse(order.GetIncarnation())
 	path := p.Capabilities().Rescue
 	p.Go(func(ctx context.Context) {
@@ -98,33 +97,31 @@ func (p *Peers) Ended(x Rescued) *workerv1.RescueReport {
 	return report
 }
 
+// rescue is one object of a rescue. told: it was added to rescuing.failed.
+type rescue struct {
+	id          ledger.ObjectID
+	reservation ledger.ReservationID
+	head        transfer.Head
+	here, told  bool
+}
+
 // rescuing is the sink of a rescue. One goroutine uses it.
 type rescuing struct {
-	peers        *Peers
-	ids          []ledger.ObjectID
-	reservations []ledger.ReservationID
-	heads        []transfer.Head
-	here         []bool
-	copied       int
-	bytes        uint64
+	peers   *Peers
+	objects []rescue
+	copied  int
+	bytes   uint64
 	// reason is the error of the first object that failed.
 	reason string
 	// peer is the dead worker. failed are objects that could not be copied and were not reported to
-	// the scheduler yet. told marks objects that were added to failed at any time, by index.
+	// the scheduler yet.
 	peer   ids.WorkerID
 	failed []ledger.ObjectID
-	told   []bool
 	// waited is the total time that was spent waiting for memory in vain.
 	waited time.Duration
 }
 
 var _ transfer.Sink = (*rescuing)(nil)
-
-// prepare allocates the lists for the objects in ids.
-func (r *rescuing) prepare() {
-	n := len(r.ids)
-	r.reservations, r.heads, r.here, r.told = make([]ledger.ReservationID, n), make([]transfer.Head, n), make([]bool, n), make([]bool, n)
-}
 
 // Capabilities is part of transfer.Sink: the sink has no optional ability.
 func (*rescuing) Capabilities() transfer.SinkCapabilities { return transfer.SinkCapabilities{} }
@@ -133,22 +130,22 @@ func (*rescuing) Capabilities() transfer.SinkCapabilities { return transfer.Sink
 // cost the others only a wait, and a short one: memory that others wait for, or that runs use, may
 // not become free for long.
 func (r *rescuing) Place(ctx context.Context, index int, head transfer.Head) ([]transfer.Region, error) {
-	id, s := r.ids[index], r.peers.config.Store
-	r.heads[index] = head
+	o, s := &r.objects[index], r.peers.config.Store
+	o.head = head
 	if len(head.FrameBytes) == 0 {
 		return nil, nil
 	}
 	r.report()
 	began, wait := time.Now(), max(lifecycle.RescueWait-r.waited, 0)
 	limited, cancel := context.WithTimeoutCause(ctx, wait, fmt.Errorf("none was free within %v: %w", lifecycle.RescueWait, ledger.ErrNoRoom))
-	reservation, err := s.ReserveWait(limited, store.TaskHolder(id.Task), head.FrameBytes, wait)
+	reservation, err := s.ReserveWait(limited, store.TaskHolder(o.id.Task), head.FrameBytes, wait)
 	cancel()
 	if err != nil {
 		r.waited += time.Since(began)
 		return nil, fmt.Errorf("%w: %w", errNoRoom, err)
 	}
-	r.reservations[index] = reservation
-	frames, err := s.Allocate(reservation, id, head.FrameBytes...)
+	o.reservation = reservation
+	frames, err := s.Allocate(reservation, o.id, head.FrameBytes...)
 	if err != nil {
 		return nil, err
 	}
@@ -157,26 +154,26 @@ func (r *rescuing) Place(ctx context.Context, index int, head transfer.Head) ([]
 
 // Done is part of transfer.Sink.
 func (r *rescuing) Done(index int, err error) {
-	id, s := r.ids[index], r.peers.config.Store
+	o, s := &r.objects[index], r.peers.config.Store
 	if err == nil {
-		if head := &r.heads[index]; len(head.FrameBytes) == 0 {
-			err = s.PutSmall(id, head.Header)
+		if len(o.head.FrameBytes) == 0 {
+			err = s.PutSmall(o.id, o.head.Header)
 		} else {
-			err = s.Seal(id, head.Header)
+			err = s.Seal(o.id, o.head.Header)
 		}
 	}
-	s.Release(r.reservations[index])
-	r.reservations[index] = 0
-	o, here := s.Lookup(id)
+	s.Release(o.reservation)
+	o.reservation = 0
+	stored, here := s.Lookup(o.id)
 	if !here { // A fetch that was active when the peer died may have brought it.
-		r.fail(fmt.Errorf("object %s: %w", id, err))
-		r.failed, r.told[index] = append(r.failed, id), true
+		r.fail(fmt.Errorf("object %s: %w", o.id, err))
+		r.failed, o.told = append(r.failed, o.id), true
 		return
 	}
-	r.here[index] = true
+	o.here = true
 	r.copied++
-	r.bytes += o.Bytes()
-	r.peers.config.Tell(Gained{id, o.Bytes()}, false)
+	r.bytes += stored.Bytes()
+	r.peers.config.Tell(Gained{o.id, stored.Bytes()}, false)
 }
 
 func (r *rescuing) fail(err error) {
@@ -200,14 +197,15 @@ func (r *rescuing) end(err error) Rescued {
 		r.fail(err)
 	}
 	x := Rescued{peer: r.peer, objects: r.failed, failed: slices.Clone(r.failed)}
-	for i, id := range r.ids {
-		r.peers.config.Store.Release(r.reservations[i])
-		if r.told[i] {
+	for i := range r.objects {
+		o := &r.objects[i]
+		r.peers.config.Store.Release(o.reservation)
+		if o.told {
 			continue
 		}
-		x.objects = append(x.objects, id)
-		if !r.here[i] {
-			x.failed = append(x.failed, id)
+		x.objects = append(x.objects, o.id)
+		if !o.here {
+			x.failed = append(x.failed, o.id)
 		}
 	}
 	x.reason = r.reason

@@ -45,9 +45,8 @@ func TestObjectsThatCannotBeRescuedDoNotHoldUpOthers(t *testing.T) {
 	}()
 	r := &rescuing{peers: p, peer: 9}
 	for i := range objects {
-		r.ids = append(r.ids, ledger.ObjectID{Task: ids.TaskID(i + 1), Generation: 1})
+		r.objects = append(r.objects, rescue{id: ledger.ObjectID{Task: ids.TaskID(i + 1), Generation: 1}})
 	}
-	r.prepare()
 	head := transfer.Head{Header: []byte("head"), FrameBytes: []uint64{64 << 10}}
 	for i := range last {
 		if i%10 == 0 {
@@ -73,10 +72,10 @@ func TestObjectsThatCannotBeRescuedDoNotHoldUpOthers(t *testing.T) {
 	}
 	r.Done(last, nil)
 	x := r.end(nil)
-	if len(x.failed) != 0 || len(x.objects) != 1 || x.objects[0] != r.ids[last] || r.copied != 1 || x.reason == "" {
+	if len(x.failed) != 0 || len(x.objects) != 1 || x.objects[0] != r.objects[last].id || r.copied != 1 || x.reason == "" {
 		t.Errorf("it ended as %+v", x)
 	}
-	if _, here := room.Lookup(r.ids[last]); !here {
+	if _, here := room.Lookup(r.objects[last].id); !here {
 		t.Error("the last object is not here")
 	}
 	cancel()
