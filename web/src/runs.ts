@@ -6,6 +6,10 @@ import { get } from "./api";
 export interface RunBatch {
   // Of an older page: the number before which there is more.
   before?: number;
+  // Of an event: the numbers of the first and the last run that ended since the event before. The
+  // rows are a sample of these runs if there are fewer.
+  first?: number;
+  next?: number;
   op?: string[];
   columns?: string[];
   workers?: Record<string, string>;
@@ -29,6 +33,10 @@ const succeeded = 5;
 
 // The largest number of runs that the page keeps.
 const kept = 300_000;
+
+// The largest number of events of which the page knows that they were samples: those of 17 minutes
+// or more. Of an older event, runs before the first one that it had may be missed.
+const keptSamples = 10_000;
 
 export const phases = ["fetch", "spill", "wait", "deserialize", "publish"] as const;
 export type Phase = (typeof phases)[number];
@@ -77,6 +85,8 @@ class Runs {
   private known = new Set<number>();
   // The scheduler does not keep the runs up to this number any more.
   private gone = 0;
+  // The first and the last number of the latest events that were samples, in order.
+  private samples: [number, number][] = [];
 
   of(figure: Figure): number[] {
     return this.data.get(figure) ?? [];
@@ -97,6 +107,7 @@ class Runs {
     this.size = 0;
     this.known.clear();
     this.gone = 0;
+    this.samples.length = 0;
     this.last = 0;
     this.oldest = Number.POSITIVE_INFINITY;
     this.complete = false;
@@ -123,6 +134,11 @@ class Runs {
 
   add(batch: RunBatch): void {
     if (batch.columns) this.columns = batch.columns;
+    const { first, next } = batch;
+    if (first !== undefined && next !== undefined && next - first >= (batch.rows ?? []).length) {
+      this.samples.push([first, next]);
+      if (this.samples.length > keptSamples) this.samples.shift();
+    }
     const names = batch.op ?? [];
     const ops = names.map((name) => this.op(name));
     const at = (name: string) => this.columns.indexOf(name);
@@ -187,6 +203,8 @@ class Runs {
       low = Math.min(low, numbers[i] ?? 0);
       high = Math.max(high, numbers[i] ?? 0);
     }
+    // The first runs of an event may not be in its sample.
+    low = this.samples.find(([first, last]) => first <= low && low <= last)?.[0] ?? low;
     low = Math.max(low, this.gone + 1);
     let count = Math.max(high - low + 1, 0);
     for (let i = 0; i < this.size; i++) {
@@ -201,10 +219,13 @@ class Runs {
   // fill fetches a page of missing runs, from the newest of them on; 0: none is missing.
   fill(newest: number): Promise<unknown> {
     if (newest === 0 || this.loading || this.size >= kept) return Promise.resolve();
-    this.loading = this.load(newest + 1).finally(() => {
-      if (!this.known.has(newest)) this.gone = newest;
-      this.loading = null;
-    });
+    this.loading = this.load(newest + 1)
+      .then((batch) => {
+        if (batch && !this.known.has(newest)) this.gone = newest;
+      })
+      .finally(() => {
+        this.loading = null;
+      });
     return this.loading;
   }
 
