@@ -8,6 +8,9 @@ export const shared = { cluster: null, browser: null };
 // Console errors, exceptions, and requests to other addresses than the cluster's, of all pages.
 export const problems = [];
 
+// How long a page may take to show something, in milliseconds. A busy machine takes tens of seconds.
+const patience = 120_000;
+
 export async function open() {
   const [cluster, browser] = await Promise.all([
     startCluster(),
@@ -32,6 +35,7 @@ export async function blankPage(options = {}, base = shared.cluster.url) {
     reducedMotion: "reduce",
     ...options,
   });
+  context.setDefaultTimeout(patience);
   const page = await context.newPage();
   page.on("console", (m) => {
     // A task that the page has just heard of may be released before the page asks for it.
