@@ -46,8 +46,14 @@ const (
 )
 
 const (
-	defaultInlineResultBytes = 64 << 10
-	defaultStopGrace         = 5 * time.Second
+	// defaultStopGrace is the time that running calls have to finish when the scheduler stops.
+	// Streams end when it begins to stop, so only short calls need it.
+	defaultStopGrace = 5 * time.Second
+	// headerTimeout is the time that a connection to the HTTP port has to send the header of a
+	// request, and idleTimeout how long it stays open between requests: a client that sends nothing
+	// keeps no connection for good.
+	headerTimeout = 10 * time.Second
+	idleTimeout   = 2 * time.Minute
 )
 
 // Config sets up a scheduler. Zero fields mean the defaults named here.
@@ -112,7 +118,7 @@ func New(config Config) (*Server, error) {
 		config.Log = slog.New(slog.DiscardHandler)
 	}
 	if config.InlineResultBytes == 0 {
-		config.InlineResultBytes = defaultInlineResultBytes
+		config.InlineResultBytes = sched.DefaultInlineResultBytes
 	}
 	if config.StopGrace == 0 {
 		config.StopGrace = defaultStopGrace
@@ -189,7 +195,7 @@ func (s *Server) newSite(metrics prometheus.Gatherer, tokens access.Tokens) (err
 		Scheduler: s.loop, Metrics: metrics, Tokens: tokens, API: s.local, Gate: s.rpc.Gate(), Rows: rpc.Rows{}, Alarms: s.watch, Version: version.String(), Profiles: s.config.Profiles, Port: port,
 	})
 	if s.web != nil {
-		s.http = &http.Server{Handler: s.site, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}
+		s.http = &http.Server{Handler: s.site, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout}
 	}
 	return nil
 }

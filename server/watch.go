@@ -13,8 +13,9 @@ import (
 )
 
 const (
-	// observeEvery is the time between two observations for alarms, and routesEvery that between
-	// two looks at all routes: their number grows with the square of that of the workers.
+	// observeEvery is the time between two observations for alarms, as workers report every second.
+	// routesEvery is that between two looks at all routes: their number grows with the square of
+	// that of the workers.
 	observeEvery = time.Second
 	routesEvery  = 10 * time.Second
 	// observedWorkers bounds the workers that are observed, and observedUnserved the sets of tasks

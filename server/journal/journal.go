@@ -28,6 +28,9 @@ import (
 const (
 	// segmentBytes is the size from which a segment is ended and the next one begun.
 	segmentBytes = 64 << 20
+	// retryTime is the time between two attempts to write to a disk that refuses: clients are told
+	// of the error at once, and a disk that has room again is found soon.
+	retryTime = time.Second
 	// idleTime is the longest time that records stay in memory if nobody waits for them.
 	idleTime = 50 * time.Millisecond
 	// fullBatch is the size of the collected records from which they are written at once.
@@ -109,7 +112,7 @@ func Open(config Config, apply func(time.Time, Record) error) (*Journal, error) 
 		config.SegmentBytes = segmentBytes
 	}
 	if config.RetryTime == 0 {
-		config.RetryTime = time.Second
+		config.RetryTime = retryTime
 	}
 	if config.Log == nil {
 		config.Log = slog.New(slog.DiscardHandler)

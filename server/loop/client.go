@@ -12,8 +12,14 @@ import (
 	"github.com/millrace/millrace/server/schedapi"
 )
 
-// defaultTTL is the lifetime of a client lease that asks for none.
-const defaultTTL = 30 * time.Second
+const (
+	// defaultTTL is the lifetime of a client lease that asks for none
+	// (OpenClientRequest.lease_ttl).
+	defaultTTL = 30 * time.Second
+	// awaitTTL is the lifetime of the lease of Await, the longest that a client may ask for. Await
+	// closes its lease itself, and a task may run for long.
+	awaitTTL = 24 * time.Hour
+)
 
 // client is one client lease.
 type client struct {
@@ -213,7 +219,7 @@ func (l *Loop) flushClients() {
 func (l *Loop) Await(ctx context.Context, namespace, key string) (sched.Update, error) {
 	var c *client
 	err := l.do(ctx, func() error {
-		c = l.openClient(schedapi.ClientSpec{Name: "await", Namespace: namespace, TTL: 24 * time.Hour})
+		c = l.openClient(schedapi.ClientSpec{Name: "await", Namespace: namespace, TTL: awaitTTL})
 		c.await = make(chan sched.Update, 1)
 		tasks, err := l.hold(sched.TasksHeld{Client: c.id, Keys: []string{key}})
 		if err != nil {

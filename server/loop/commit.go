@@ -11,9 +11,10 @@ import (
 )
 
 const (
-	// commitGap is the shortest time between two commits. commitDelay is the longest time that a
-	// change waits for a commit while the loop is busy. countersGap is the shortest time between
-	// two commits of counters, which change all the time.
+	// commitGap is the shortest time between two commits, so that changes share one. commitDelay is
+	// the longest time that a change waits for a commit while the loop is busy. countersGap is the
+	// shortest time between two commits of counters, which change all the time. Only readers that
+	// follow the catalogue see these delays: Snapshot commits what was acknowledged.
 	commitGap   = 5 * time.Millisecond
 	commitDelay = 50 * time.Millisecond
 	countersGap = 250 * time.Millisecond

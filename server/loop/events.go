@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// eventsKept bounds the events that are kept, and eventBytes the text of one.
+	// eventsKept bounds the events that are kept, and eventBytes the text of one: together 2 MB.
 	eventsKept = 2000
 	eventBytes = 1 << 10
 )

@@ -18,11 +18,8 @@ const (
 	// restartWorkers is the gap in the numbers of workers after a restart: the number of a worker
 	// whose record was lost is not given to another one.
 	restartWorkers = 1024
-	// unrecordedTasks bounds the new tasks whose records are not durable. It is below the gap that
-	// the machine leaves in the numbers of tasks after a restart.
-	unrecordedTasks = 1 << 20
 	// unrecordedWait bounds the time for which the loop stands still until their records are
-	// durable.
+	// durable. Then the loop goes on; those that wait for their own records hear of an error.
 	unrecordedWait = 10 * time.Second
 	// restartRevisions is the distance between the first revisions of two starts: a revision of an
 	// earlier start is not mistaken for one of this start.
@@ -201,7 +198,7 @@ func (l *Loop) recordSubmitted(s *schedapi.Submission, first ids.TaskID, result 
 		return
 	}
 	l.record(&journal.Submitted{Submission: *s, ID: result.Graph, First: first, End: l.machine.NextTask()})
-	if r.tasks += len(s.Graph.Tasks); r.tasks > unrecordedTasks {
+	if r.tasks += len(s.Graph.Tasks); r.tasks > sched.UnrecordedTasks {
 		// An error is told to those that wait for their own records.
 		ctx, cancel := context.WithTimeout(context.Background(), unrecordedWait)
 		_ = r.journal.Wait(ctx, r.last)

@@ -6,6 +6,7 @@
 package loop
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"slices"
@@ -24,6 +25,15 @@ import (
 // mailboxLength bounds the closures that wait for the loop. When the mailbox is full, senders
 // block, and their streams with them.
 const mailboxLength = 1024
+
+const (
+	// idleSleep is how long the loop sleeps without workers, clients and timers: it has nothing to
+	// do then, so only a needless wake-up is at stake.
+	idleSleep = time.Hour
+	// idleLeft is the rest of that sleep below which it is made anew. It saves setting the alarm
+	// after each message.
+	idleLeft = time.Minute
+)
 
 // Config sets up a loop.
 type Config struct {
@@ -105,15 +115,9 @@ var _ schedapi.Scheduler = (*Loop)(nil)
 
 // New returns a loop that does no work until Run is called.
 func New(config Config) *Loop {
-	if config.Cluster.WorkerLease == 0 {
-		config.Cluster.WorkerLease = 5 * time.Second
-	}
-	if config.ReconnectGrace == 0 {
-		config.ReconnectGrace = 2 * time.Second
-	}
-	if config.RestartGrace == 0 {
-		config.RestartGrace = 15 * time.Second
-	}
+	config.Cluster.WorkerLease = cmp.Or(config.Cluster.WorkerLease, members.DefaultLease)
+	config.ReconnectGrace = cmp.Or(config.ReconnectGrace, members.DefaultGrace)
+	config.RestartGrace = cmp.Or(config.RestartGrace, members.DefaultRestartGrace)
 	if config.Log == nil {
 		config.Log = slog.New(slog.DiscardHandler)
 	}
@@ -159,7 +163,7 @@ func New(config Config) *Loop {
 // Run owns the machine until ctx ends. Call it once.
 func (l *Loop) Run(ctx context.Context) {
 	defer close(l.stopped)
-	alarm := time.NewTimer(time.Hour)
+	alarm := time.NewTimer(idleSleep)
 	defer alarm.Stop()
 	l.owning.Lock()
 	for {
@@ -235,8 +239,8 @@ func (l *Loop) Pass() (next time.Time) {
 
 // nextAlarm returns the time at which the loop has work even if no message arrives.
 func (l *Loop) nextAlarm() time.Time {
-	if !l.idle.After(l.now.Add(time.Minute)) {
-		l.idle = l.now.Add(time.Hour)
+	if !l.idle.After(l.now.Add(idleLeft)) {
+		l.idle = l.now.Add(idleSleep)
 	}
 	next := l.idle
 	if l.workers.machine.Len()+len(l.clients.byID) > 0 {

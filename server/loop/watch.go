@@ -13,7 +13,8 @@ import (
 
 const (
 	// batchUpdates and batchBytes bound one batch. A batch may exceed batchBytes by its last inline
-	// result, and a snapshot may have any number of updates.
+	// result, and a snapshot may have any number of updates. batchBytes is far below the largest
+	// message (rpc.MaxMessageBytes).
 	batchUpdates = 8192
 	batchBytes   = 4 << 20
 )

@@ -26,6 +26,17 @@ import (
 	"github.com/millrace/millrace/server/sched"
 )
 
+// The defaults of Config, and of the loop that has the same settings.
+const (
+	// DefaultLease is the longest silence of a connected worker. Workers report every second
+	// (lifecycle.Beat), so five reports in a row must be lost.
+	DefaultLease = 5 * time.Second
+	// DefaultGrace is the time that a disconnected worker has to come back. Workers dial again
+	// after 50 ms to 1 s. The command line sets 5 s, for networks that take seconds to find another
+	// way.
+	DefaultGrace = 2 * time.Second
+)
+
 // Config sets up a machine.
 type Config struct {
 	// Life is the life of the scheduler, or of its cluster. Objects of another life are dropped.
@@ -74,8 +85,8 @@ type worker struct {
 
 // New returns a machine without members.
 func New(config Config) *Machine {
-	config.Lease = cmp.Or(config.Lease, 5*time.Second)
-	config.Grace = cmp.Or(config.Grace, 2*time.Second)
+	config.Lease = cmp.Or(config.Lease, DefaultLease)
+	config.Grace = cmp.Or(config.Grace, DefaultGrace)
 	return &Machine{
 		config: config, byName: map[string]*worker{}, bySession: map[Session]*worker{},
 		deaths: newDeaths(), tombstones: map[ids.WorkerID]*tombstone{},

@@ -6,6 +6,11 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
+// DefaultRestartGrace is the time that members have to come back after a restart of the scheduler.
+// It must exceed the time in which all workers notice that their connection broke, dial again, and
+// send what they hold.
+const DefaultRestartGrace = 15 * time.Second
+
 // Restored means that the scheduler was started again, with these members, which are disconnected
 // from now on. REQUIRES: the machine has no members yet.
 type Restored struct {

@@ -20,6 +20,8 @@ import (
 
 const (
 	defaultNamespace = "default"
+	// defaultRetention is the time for which the results of a detached graph are kept, if the
+	// submission names none (SubmitHeader.retention).
 	defaultRetention = time.Hour
 )
 

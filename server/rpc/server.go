@@ -44,6 +44,14 @@ const (
 	window = 4 << 20
 	// buffers are the sizes of the read and write buffers of a connection.
 	buffers = 256 << 10
+	// pingAfter is the silence of a connection after which it is asked for a sign of life, and
+	// pingTimeout the time that the sign may take. So the calls of a peer that cannot be reached
+	// any more end within 30 s. The leases of workers and clients end by themselves.
+	pingAfter   = 20 * time.Second
+	pingTimeout = 10 * time.Second
+	// leastPing is the shortest time between the pings of a client (docs/client-authors.md tells
+	// it). Clients of this project ask every 10 s, as workers do, or every 20 s.
+	leastPing = 10 * time.Second
 )
 
 // Config sets up a server.
@@ -119,8 +127,8 @@ func New(config Config, scheduler schedapi.Scheduler) (*Server, error) {
 		grpc.InitialConnWindowSize(4 * window),
 		grpc.ReadBufferSize(buffers),
 		grpc.WriteBufferSize(buffers),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: leastPing, PermitWithoutStream: true}),
 	}
 	services := sync.OnceValue(func() map[string]grpc.ServiceInfo { return s.grpc.GetServiceInfo() })
 	s.gate = admission.Gate(config.Tokens, services)

@@ -24,6 +24,9 @@ const (
 	// restartTasks is the size of the gap in the numbers of tasks. Fewer new tasks than that may
 	// wait to be recorded at any time.
 	restartTasks = 1 << 22
+	// UnrecordedTasks bounds the new tasks whose records are not durable: beyond it, the loop waits
+	// for the disk. It is far below restartTasks, since a whole submission may exceed it.
+	UnrecordedTasks = 1 << 20
 	// restartAttempts is the number of attempts of a task that one start of the scheduler may make.
 	restartAttempts = 1 << 12
 )

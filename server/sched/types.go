@@ -7,6 +7,11 @@ import (
 	"github.com/millrace/millrace/server/copies"
 )
 
+// DefaultInlineResultBytes is the size of the largest result that the scheduler itself holds,
+// unless Config says otherwise: such results reach clients with updates, without a call to a
+// worker.
+const DefaultInlineResultBytes = 64 << 10
+
 // Config has the machine's limits. The zero value of a field means its default.
 type Config struct {
 	// FirstTask is the id of the first task. 0: 1. If two runs of a scheduler start at ids far
@@ -57,7 +62,7 @@ type Config struct {
 func (c Config) withDefaults() Config {
 	c.FirstTask = max(c.FirstTask, 1)
 	if c.InlineResultBytes == 0 {
-		c.InlineResultBytes = 64 << 10
+		c.InlineResultBytes = DefaultInlineResultBytes
 	}
 	if c.InlineBudgetBytes == 0 {
 		c.InlineBudgetBytes = 256 << 20

@@ -95,6 +95,14 @@ type topicState struct {
 	watched bool
 }
 
+// The shortest times between two events of a topic. Pages draw curves from the brisk ones. The
+// tables of the slow ones change little, as workers report every second.
+const (
+	brisk  = 250 * time.Millisecond
+	medium = 500 * time.Millisecond
+	slow   = time.Second
+)
+
 const (
 	// share is the part of the time, one of so many, that updates of one topic may take.
 	share = 30
@@ -127,15 +135,15 @@ func New(config Config) *Hub {
 	add := func(name string, every time.Duration, t topic) {
 		h.topics = append(h.topics, &topicState{name: name, every: every, topic: t})
 	}
-	add("summary", 250*time.Millisecond, summary)
-	add("workers", time.Second, newWorkers(config))
-	add("graphs", 500*time.Millisecond, graphs)
-	add("clients", time.Second, newClients(config))
-	add("datasets", time.Second, newDatasets(config))
+	add("summary", brisk, summary)
+	add("workers", slow, newWorkers(config))
+	add("graphs", medium, graphs)
+	add("clients", slow, newClients(config))
+	add("datasets", slow, newDatasets(config))
 	add("runs", tick, &runs{scheduler: config.Scheduler, start: config.Scheduler.Cluster().StartedAt})
-	add("events", 250*time.Millisecond, &events{scheduler: config.Scheduler})
-	add("alarms", 500*time.Millisecond, &alarms{source: config.Alarms})
-	add("routes", time.Second, newRoutes(config.Scheduler))
+	add("events", brisk, &events{scheduler: config.Scheduler})
+	add("alarms", medium, &alarms{source: config.Alarms})
+	add("routes", slow, newRoutes(config.Scheduler))
 	return h
 }
 
