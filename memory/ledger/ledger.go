@@ -387,6 +387,10 @@ type Stats struct {
 	Objects, Leases, Waiting int
 }
 
+// Pressed says that memory is short: reservations wait, or more is in use than the low mark of
+// eviction is by default (Config.LowBytes).
+func (s *Stats) Pressed() bool { return s.Waiting > 0 || s.FreeBytes < s.SizeBytes/4 }
+
 // Stats describes the slab. Its cost grows with the number of waiting reservations.
 func (l *Ledger) Stats() Stats {
 	a := l.space.Stats()

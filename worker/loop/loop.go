@@ -101,9 +101,9 @@ type Worker struct {
 
 // New returns a worker that is not running yet.
 func New(c Config) *Worker {
-	c.SchedulerTimeout = cmp.Or(max(c.SchedulerTimeout, 0), time.Minute)
+	c.SchedulerTimeout = cmp.Or(max(c.SchedulerTimeout, 0), lifecycle.DefaultSchedulerTimeout)
 	c.MemoryWait = cmp.Or(max(c.MemoryWait, 0), lifecycle.DefaultMemoryWait)
-	c.BorrowWait = cmp.Or(max(c.BorrowWait, 0), 2*time.Second)
+	c.BorrowWait = cmp.Or(max(c.BorrowWait, 0), lifecycle.DefaultBorrowWait)
 	c.Lifecycle.Slots = int(c.Registration.GetSlots())
 	c.Lifecycle.Resources = c.Registration.GetResources()
 	w := &Worker{

@@ -20,7 +20,7 @@ func (w *Worker) stats() *workerv1.WorkerStats {
 	s := &workerv1.WorkerStats{MemoryUsedBytes: books.HeldBytes + books.ReservedBytes + small, RssBytes: RSS()}
 	tiers := w.config.Store.Tiers()
 	var below uint64 // what the tiers below have room for
-	s.MemoryPressure = len(tiers) > 1 && (books.Waiting > 0 || books.FreeBytes < books.SizeBytes/4)
+	s.MemoryPressure = len(tiers) > 1 && books.Pressed()
 	for i := range tiers {
 		s.Tiers = append(s.Tiers, tierOf(&tiers[i]))
 	}

@@ -94,10 +94,15 @@ func (s *Sessions) Connected() bool { return s.connected.Load() }
 func (s *Sessions) Leave() { s.quit() }
 
 const (
+	// registerTimeout limits the time until a session is registered: a large inventory takes
+	// seconds.
 	registerTimeout = 10 * time.Second
-	firstBackoff    = 50 * time.Millisecond
-	longestBackoff  = time.Second
-	// takenTimeout is how long a worker retries while another worker is registered with its name.
+	// firstBackoff and longestBackoff are the pauses between sessions: a scheduler that restarts
+	// has its workers back within a second.
+	firstBackoff   = 50 * time.Millisecond
+	longestBackoff = time.Second
+	// takenTimeout is how long a worker retries while another worker is registered with its name:
+	// some leases of the other one.
 	takenTimeout = 20 * time.Second
 	// MaxMessageBytes limits the size of messages in both directions. Messages of the scheduler
 	// contain functions of up to 32 MiB.
@@ -146,14 +151,11 @@ func (s *Sessions) Run(ctx context.Context) {
 		}
 		s.config.Tell(Alone{time.Since(lost)})
 		s.config.Log.Warn("session ended, trying again", "error", err, "in", backoff)
-		pause := time.NewTimer(backoff)
 		select {
-		case <-pause.C:
+		case <-time.After(backoff):
 		case <-s.staying.Done():
-			pause.Stop()
 			return
 		case <-ctx.Done():
-			pause.Stop()
 			return
 		}
 		backoff = min(2*backoff, longestBackoff)
@@ -298,3 +300,69 @@ func causeOf(ctx context.Context, err error) error {
 	}
 	return err
 }
+
+// receiving receives the messages of the scheduler in a session. One goroutine at a time does this.
+// It also carries out the first fetch that results from a short message: it has found the object
+// and begun to copy it before another goroutine could have been woken, especially if the processors
+// were idle. Before such a fetch waits for long, another goroutine continues to receive, and this
+// one ends with the fetch.
+type receiving struct {
+	sessions *Sessions
+	stream   workerv1.WorkerService_SessionClient
+	session  uint64
+	// ended has room for one value: the reason why receiving has ended.
+	ended chan error
+}
+
+// run receives until the stream ends or another goroutine has taken over.
+func (r *receiving) run() {
+	for {
+		m, err := r.stream.Recv()
+		if err != nil {
+			r.ended <- err
+			return
+		}
+		if m.GetReregister() {
+			r.sessions.config.Tell(Message{r.session, m})
+			r.ended <- errReregister
+			return
+		}
+		fetch, after := r.sessions.config.Receive(Message{r.session, m})
+		if fetch == nil {
+			continue
+		}
+		replaced := false
+		fetch(func() {
+			replaced = true
+			after()
+			go r.run()
+		})
+		if replaced {
+			return
+		}
+		after()
+	}
+}
+
+// ErrSchedulerLost says that the scheduler was unreachable for longer than SchedulerTimeout.
+var ErrSchedulerLost = errors.New("the scheduler is away")
+
+// StoppedError is returned when the scheduler told the worker to stop.
+type StoppedError struct{ Reason string }
+
+// Error is part of error.
+func (e *StoppedError) Error() string { return "stopped by the scheduler: " + e.Reason }
+
+// RestartError is returned when the worker has left so that its supervisor starts it again.
+type RestartError struct{ Reason string }
+
+// Error is part of error.
+func (e *RestartError) Error() string { return e.Reason }
+
+// RefusedError says that the scheduler rejects this worker, and always will.
+type RefusedError struct{ Err error }
+
+// Error is part of error.
+func (e *RefusedError) Error() string { return "the scheduler refuses this worker: " + e.Err.Error() }
+
+func (e *RefusedError) Unwrap() error { return e.Err }
