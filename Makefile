@@ -119,7 +119,7 @@ test: ## Run everything that CI runs, and the GPU tests if there is a GPU: 20 mi
 test-long: ## Run all tests at full size, and the sanitizers, before an issue is closed
 	@MAKE="$(MAKE)" tools/steps test-long prepare "race SHORT=" asan "sim-seeds SEEDS=200" \
 	  fuzz-corpus fuzz py-all polars-plans frame-merges frames-small native-ops "e2e SHORT=" "chaos SECONDS=120" \
-	  prometheus gpu
+	  jupyter prometheus gpu
 
 .PHONY: fmt
 fmt: $(TOOLS)/golangci-lint $(TOOLS)/buf .venv/.stamp ## Format Go, protos and Python
@@ -277,6 +277,11 @@ e2e: build bootstrap-net $(LIBRARIES) ## Test real processes: clients, chaos, pa
 web-test: build bootstrap-web web/node_modules/.stamp ## Open the dashboard's pages in a browser
 	MILLRACE_BIN=$(CURDIR)/$(BIN) BROWSER="$$(<.tools/browser.path)" \
 	  PATH="$(CURDIR)/.venv/bin:$$PATH" npm run --silent --prefix web test
+
+.PHONY: jupyter
+jupyter: build bootstrap-web web/node_modules/.stamp .venv-jupyter/.stamp ## Open the dashboard behind a real jupyter-server-proxy
+	MILLRACE_BIN=$(CURDIR)/$(BIN) BROWSER="$$(<.tools/browser.path)" \
+	  PATH="$(CURDIR)/.venv/bin:$$PATH" npm run --silent --prefix web jupyter
 
 .PHONY: prometheus
 prometheus: build bootstrap-prometheus ## Test deploy/ with a real Prometheus, which apt installs if it is missing: 30 seconds
@@ -506,6 +511,11 @@ python-cuda: .venv/.stamp
 .venv-docs/.stamp: tools/python-docs.lock | bootstrap
 	"$$(<.tools/python.path)" -m venv --clear .venv-docs
 	$(PIP) --python .venv-docs -r $<
+	@touch $@
+
+.venv-jupyter/.stamp: tools/python-jupyter.lock | bootstrap
+	"$$(<.tools/python.path)" -m venv --clear .venv-jupyter
+	$(PIP) --compile-bytecode --python .venv-jupyter -r $<
 	@touch $@
 
 .venv-compat/.stamp: tools/python-compat.lock clients/python/pyproject.toml | bootstrap

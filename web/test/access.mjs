@@ -34,7 +34,7 @@ const proxyTo = (target, prefix) => (request, response) => {
   request.pipe(onward);
 };
 
-async function logIn(page, token) {
+export async function logIn(page, token) {
   await page.getByLabel("Token").fill(token);
   await page.getByRole("button", { name: "Log in" }).click();
 }

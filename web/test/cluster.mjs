@@ -6,7 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 
-const root = new URL("../..", import.meta.url).pathname;
+export const root = new URL("../..", import.meta.url).pathname;
 
 // until polls until a function gives something.
 export async function until(what, find, seconds = 60) {
@@ -17,7 +17,9 @@ export async function until(what, find, seconds = 60) {
   throw new Error(`${what}: not within ${seconds} s`);
 }
 
-function start(command, args, options) {
+// start runs a program. Its says() waits until the program has written something that a pattern or a
+// text matches, and gives the match.
+export function start(command, args, options) {
   const process = spawn(command, args, { cwd: root, stdio: ["pipe", "pipe", "pipe"], ...options });
   let text = "";
   const add = (data) => {
@@ -26,11 +28,14 @@ function start(command, args, options) {
   process.stdout.on("data", add);
   process.stderr.on("data", add);
   const ended = new Promise((resolve) => process.on("exit", resolve));
-  const says = (word) =>
-    until(`"${word}" of ${command}`, () => {
-      if (process.exitCode !== null && !text.includes(word)) throw new Error(`${command}: ${text}`);
-      return text.includes(word);
-    });
+  const says = (word, seconds) => {
+    const find = () => {
+      const found = text.match(word);
+      if (process.exitCode !== null && !found) throw new Error(`${command}: ${text}`);
+      return found;
+    };
+    return until(`"${word}" of ${command}`, find, seconds);
+  };
   return { process, ended, says };
 }
 
@@ -93,5 +98,5 @@ export async function startCluster() {
     await stop();
     throw error;
   }
-  return { url, token, reader, call, python: run, worker, stop };
+  return { url, token, reader, env, call, python: run, worker, stop };
 }
