@@ -278,6 +278,10 @@ web-test: build bootstrap-web web/node_modules/.stamp ## Open the dashboard's pa
 	MILLRACE_BIN=$(CURDIR)/$(BIN) BROWSER="$$(<.tools/browser.path)" \
 	  PATH="$(CURDIR)/.venv/bin:$$PATH" npm run --silent --prefix web test
 
+.PHONY: pictures
+pictures: .venv/.stamp ## Make docs/images of the dashboard from the screenshots that web-test leaves
+	.venv/bin/python web/test/pictures.py
+
 .PHONY: jupyter
 jupyter: build bootstrap-web web/node_modules/.stamp .venv-jupyter/.stamp ## Open the dashboard behind a real jupyter-server-proxy
 	MILLRACE_BIN=$(CURDIR)/$(BIN) BROWSER="$$(<.tools/browser.path)" \
