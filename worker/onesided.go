@@ -144,7 +144,7 @@ func (o *oneSided) eligible(ctx context.Context, peer transfer.Peer) error {
 	}
 	// Both steps are completed in the background if they take long, while fetches use other paths:
 	// to open UCX, which registers the slab with each RDMA device, and to connect.
-	timeout := cmp.Or(o.path.StallTimeout, ucx.DefaultStallTimeout)
+	timeout := cmp.Or(o.path.StallTimeout, transfer.DefaultStallTimeout)
 	limited, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("%w: it is not connected after %v", transfer.ErrStalled, timeout))
 	defer cancel()
 	path, err := o.openWithin(limited)

@@ -20,6 +20,7 @@ var cubins embed.FS
 const GatherRow = 64 << 10
 
 const (
+	// gatherShort is the size of the shortest rows in bytes; see GatherRow.
 	gatherShort = 16 << 10
 	// gatherThreads is the size of a block. With the two loads of 16 bytes that each thread has
 	// outstanding (flight in gather.cu), the blocks saturate the link.

@@ -107,13 +107,17 @@ func (p *Path) Capabilities() transfer.Capabilities {
 	return transfer.Capabilities{Borrow: p, Lend: p, Rescue: p, Prompt: p}
 }
 
+// defaultLoan is the default of Config.LeaseTTL. It must stay well below the time for which tasks
+// of the peer wait for memory (lifecycle.DefaultMemoryWait).
+const defaultLoan = 10 * time.Second
+
 // New returns a path without connections.
 func New(c Config) *Path {
 	if c.StallTimeout <= 0 {
-		c.StallTimeout = 5 * time.Second
+		c.StallTimeout = transfer.DefaultStallTimeout
 	}
 	if c.LeaseTTL <= 0 {
-		c.LeaseTTL = 10 * time.Second
+		c.LeaseTTL = defaultLoan
 	}
 	return &Path{config: c, peers: make(map[string]*peer), deadPeers: make(map[*peer]chan struct{})}
 }

@@ -77,8 +77,12 @@ func (p *Path) deadPeer(at transfer.Peer, incarnation [16]byte) *peer {
 	return c
 }
 
-// slotWait is the longest wait for a free reader slot: readers were busy when the peer died.
-const slotWait = 100 * time.Millisecond
+const (
+	// slotWait is the longest wait for a free reader slot: readers were busy when the peer died.
+	slotWait = 100 * time.Millisecond
+	// slotPoll is the time between two attempts to get one. It must be short beside slotWait.
+	slotPoll = time.Millisecond
+)
 
 // PinDead is Pin for one incarnation of a peer that has died, for about the given number of
 // objects. Its error matches transfer.ErrUnreachable if there is nothing to read.
@@ -114,7 +118,7 @@ func (p *Path) PinDead(ctx context.Context, at transfer.Peer, incarnation [16]by
 			return nil, no("too many read it")
 		}
 		select {
-		case <-time.After(time.Millisecond):
+		case <-time.After(slotPoll):
 		case <-ctx.Done():
 			return nil, fmt.Errorf("rescue from %s: %w", at, context.Cause(ctx))
 		}

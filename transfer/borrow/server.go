@@ -28,9 +28,14 @@ const (
 )
 
 const (
-	maxRefs    = 10000
+	maxRefs = 10000
+	// maxTTL is the longest lease that a reader gets: a reader that is stopped keeps objects no
+	// longer than that. defaultTTL is the lease of a reader that asks for none.
 	maxTTL     = 10 * time.Minute
-	defaultTTL = 30 * time.Second
+	defaultTTL = transfer.DefaultLeaseTTL
+	// acceptPause is the time between two attempts to accept a connection after one has failed, so
+	// that the server does not spin while there are no descriptors.
+	acceptPause = 10 * time.Millisecond
 	// spinFor is how long the server of a GPU's memory polls for the next request of a reader that
 	// has just sent one.
 	spinFor = 100 * time.Microsecond
@@ -213,7 +218,7 @@ func (s *Server) accept() {
 				s.config.Log.Warn("same-host readers are not let in", "error", err)
 			}
 			refusing = true
-			<-time.After(10 * time.Millisecond) // do not spin
+			<-time.After(acceptPause)
 			continue
 		}
 		refusing = false

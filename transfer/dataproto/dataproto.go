@@ -16,6 +16,8 @@ import (
 )
 
 const (
+	// maxHeader bounds the header of an object in bytes, and maxFrames the number of its frames.
+	// The head of an object, with the sizes of its frames, must fit into one message of 64 MiB.
 	maxHeader = 16 << 20
 	maxFrames = 1 << 20
 )

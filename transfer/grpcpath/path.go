@@ -65,10 +65,18 @@ type Path struct {
 
 var _ transfer.Path = (*Path)(nil)
 
+// firstBackoff and longestBackoff bound the time between two attempts to connect to a peer. They
+// are short, because a restarted peer is back soon. Calls to a peer that has gone fail at once,
+// whatever they are.
+const (
+	firstBackoff   = 50 * time.Millisecond
+	longestBackoff = time.Second
+)
+
 // New returns a path without connections.
 func New(config Config) *Path {
 	if config.StallTimeout <= 0 {
-		config.StallTimeout = 5 * time.Second
+		config.StallTimeout = transfer.DefaultStallTimeout
 	}
 	if config.Streams <= 0 {
 		config.Streams = min(max(runtime.GOMAXPROCS(0)/2, 1), 4)
@@ -138,10 +146,8 @@ func (p *Path) conn(address string, part uint32) (*grpc.ClientConn, error) {
 	}
 	options := append(rawframe.DialOptions(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		// The back-off is short, because a restarted peer is back soon. Calls to a peer that has
-		// gone fail at once, whatever the back-off is.
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 2, Jitter: 0.2, MaxDelay: time.Second},
+			Backoff:           backoff.Config{BaseDelay: firstBackoff, Multiplier: 2, Jitter: 0.2, MaxDelay: longestBackoff},
 			MinConnectTimeout: p.config.StallTimeout,
 		}),
 		grpc.WithNoProxy(),

@@ -25,6 +25,15 @@ const (
 	// rawPingEvery is how often we send rawPing during a fetch. A fetch may wait for memory for a
 	// long time without reading; see Server.ReaderTimeout.
 	rawPingEvery = 2 * time.Second
+	// readAhead is the size of the buffer in which the records between the data arrive. Reads that
+	// are larger go past it.
+	readAhead = 8 << 10
+	// notifyIdle is the silence of a connection for notifications after which keep-alives begin,
+	// notifyProbe the time between two of them. After notifyProbes without an answer, in 5 s
+	// altogether, the peer cannot be reached any more.
+	notifyIdle   = 2 * time.Second
+	notifyProbe  = time.Second
+	notifyProbes = 3
 )
 
 // rawConn is a bare stream that carries one fetch at a time.
@@ -47,7 +56,7 @@ func newRawConn(conn net.Conn) *rawConn {
 	return &rawConn{
 		Conn:      conn,
 		raw:       raw,
-		rawReader: rawReader{in: bufio.NewReaderSize(conn, 8<<10), codec: rawframe.NewCodec()},
+		rawReader: rawReader{in: bufio.NewReaderSize(conn, readAhead), codec: rawframe.NewCodec()},
 		held:      newSilence(holdFor, holdFor, interrupt),
 		brief:     newSilence(landWithin, landWithin, interrupt),
 	}
@@ -138,7 +147,7 @@ func (p *Path) DialNotify(ctx context.Context, address string) (net.Conn, error)
 	}
 	// The reader of notifications sends nothing, so only keep-alives find out that the peer cannot
 	// be reached any more.
-	alive := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 2 * time.Second, Interval: time.Second, Count: 3}}
+	alive := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: notifyIdle, Interval: notifyProbe, Count: notifyProbes}}
 	return dialBeside(ctx, &alive, notifyMagic, address, p.config.Token)
 }
 

@@ -16,6 +16,8 @@ import (
 	"github.com/millrace/millrace/internal/mishap"
 )
 
+// defaultReaderTimeout is the default of Server.ReaderTimeout. It must exceed several times
+// rawPingEvery, so that a slow reader is not taken for a lost one.
 const defaultReaderTimeout = 20 * time.Second
 
 // Credentials returns credentials for the gRPC server (grpc.Creds). They take over connections that

@@ -142,10 +142,10 @@ var errClosed = fmt.Errorf("ipc: %w: closed", transfer.ErrPeerLost)
 // is not available, the path works without it.
 func New(c Config) (*Path, error) {
 	if c.StallTimeout <= 0 {
-		c.StallTimeout = 5 * time.Second
+		c.StallTimeout = transfer.DefaultStallTimeout
 	}
 	if c.LeaseTTL <= 0 {
-		c.LeaseTTL = 30 * time.Second
+		c.LeaseTTL = transfer.DefaultLeaseTTL
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)

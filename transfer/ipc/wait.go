@@ -160,6 +160,8 @@ func (c *copyQueue) reportWait(g *group, fresh bool) bool {
 // are not posted. Over a slower link reportWait corrects it. REQUIRES: mu.
 func (c *copyQueue) expected() time.Duration {
 	const (
+		// start is about the time that a copy of few bytes takes, rate that of large ones in bytes
+		// per second. An estimate is enough, since it only says how long nobody needs to look.
 		start = 10 * time.Microsecond
 		rate  = 300e9
 	)

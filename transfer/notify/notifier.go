@@ -130,10 +130,19 @@ type Notifier struct {
 	dirty []*writer
 }
 
+const (
+	// defaultDialTimeout is the default of Config.DialTimeout. Without notifications the scheduler
+	// tells when an object is there, so a peer that does not answer costs only this wait.
+	defaultDialTimeout = 2 * time.Second
+	// readAhead is the size of the buffer in which notifications arrive. All that are in it are
+	// passed on as one batch.
+	readAhead = 32 << 10
+)
+
 // New returns a Notifier without connections.
 func New(c Config) *Notifier {
 	if c.DialTimeout <= 0 {
-		c.DialTimeout = 2 * time.Second
+		c.DialTimeout = defaultDialTimeout
 	}
 	n := &Notifier{config: c, publishers: make(map[string]*publisher), subscribers: make(map[*Subscriber]struct{})}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
@@ -313,7 +322,7 @@ func (n *Notifier) readCompletions(p *publisher, conn net.Conn, link *hostLink) 
 	if link == nil {
 		from = newPollingConn(conn, n.config.Spin, &p.count)
 	}
-	in := bufio.NewReaderSize(from, 32<<10)
+	in := bufio.NewReaderSize(from, readAhead)
 	for {
 		var completions []Completion
 		woken := false

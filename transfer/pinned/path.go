@@ -77,10 +77,10 @@ var errClosed = fmt.Errorf("pinned: %w: closed", transfer.ErrPeerLost)
 // New returns a path without connections. It fails if the device fails.
 func New(c Config) (*Path, error) {
 	if c.StallTimeout <= 0 {
-		c.StallTimeout = 5 * time.Second
+		c.StallTimeout = transfer.DefaultStallTimeout
 	}
 	if c.LeaseTTL <= 0 {
-		c.LeaseTTL = 30 * time.Second
+		c.LeaseTTL = transfer.DefaultLeaseTTL
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)

@@ -45,7 +45,7 @@ type Config struct {
 	Rails int
 	// keepalive is the interval at which UCX checks that idle peers are alive. 0: 1 s.
 	keepalive time.Duration
-	// slotTime is how long a reader may keep a slot of the ring. 0: DefaultStallTimeout.
+	// slotTime is how long a reader may keep a slot of the ring. 0: transfer.DefaultStallTimeout.
 	slotTime time.Duration
 	// asHost registers a slab on a GPU as host memory, for tests with a driver whose memory is host
 	// memory: any network device can read it then. Reads that can be direct are never staged.
@@ -54,15 +54,19 @@ type Config struct {
 	Log *slog.Logger
 }
 
+// defaultInline is the default of Config.InlineBytes. It must stay far below inlineRoom, so that
+// one answer takes many objects.
+const defaultInline = 64 << 10
+
 func (c Config) withDefaults() Config {
 	switch {
 	case c.InlineBytes == 0:
-		c.InlineBytes = 64 << 10
+		c.InlineBytes = defaultInline
 	case c.InlineBytes < 0:
 		c.InlineBytes = -1
 	}
 	if c.slotTime == 0 {
-		c.slotTime = DefaultStallTimeout
+		c.slotTime = transfer.DefaultStallTimeout
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)

@@ -36,7 +36,7 @@
 // that reads is taken only after the source's slot is full, so no two workers wait for each other.
 //
 // The source lends slots to readers first come, first served, at most maxStagings at a time to
-// each. A reader that keeps a slot for longer than DefaultStallTimeout and gives none back
+// each. A reader that keeps a slot for longer than transfer.DefaultStallTimeout and gives none back
 // meanwhile loses its connection. The ranges that a reader asks for are checked against the slab; a
 // reader may be sent only the slots that it has.
 //

@@ -9,9 +9,6 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// DefaultStallTimeout is the default of PathConfig.StallTimeout.
-const DefaultStallTimeout = 5 * time.Second
-
 // PathConfig does not change during the life of a Path.
 type PathConfig struct {
 	// Connect sends a request of the control connection to a peer: PeerService.Connect. Its
@@ -22,7 +19,7 @@ type PathConfig struct {
 	Worker func() ids.WorkerID
 	// StallTimeout is how long a fetch waits without any progress. It also limits each step of
 	// opening a connection, except for the first: the peer's answer may take four times as long.
-	// The default is DefaultStallTimeout.
+	// The default is transfer.DefaultStallTimeout.
 	StallTimeout time.Duration
 	// Received, if set, is called with the number of bytes that arrived.
 	Received func(bytes int)
@@ -30,7 +27,7 @@ type PathConfig struct {
 
 func (c PathConfig) withDefaults() PathConfig {
 	if c.StallTimeout <= 0 {
-		c.StallTimeout = DefaultStallTimeout
+		c.StallTimeout = transfer.DefaultStallTimeout
 	}
 	if c.Worker == nil {
 		c.Worker = func() ids.WorkerID { return 0 }

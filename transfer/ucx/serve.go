@@ -22,7 +22,9 @@ const (
 	// answer. The reader asks again for objects that did not fit.
 	inlineRoom = 1 << 20
 	answerRoom = 8 << 20
-	maxTTL     = 10 * time.Minute
+	// maxTTL is the longest lease that a reader gets: a reader that is stopped keeps objects no
+	// longer than that.
+	maxTTL = 10 * time.Minute
 	// maxLeases is how many leases one connection may hold.
 	maxLeases = 1 << 18
 )
