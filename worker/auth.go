@@ -19,7 +19,8 @@ import (
 	"github.com/millrace/millrace/internal/edge"
 )
 
-// reconnect sets the back-off between attempts to reconnect to the scheduler.
+// reconnect sets the back-off between attempts to reconnect to the scheduler: at most a second,
+// which is short beside the grace that the scheduler gives a disconnected worker.
 var reconnect = backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}
 
 // bearer is a token that is sent with each call.

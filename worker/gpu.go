@@ -148,10 +148,12 @@ func (c Config) arenasFit(slabBytes uint64) error {
 		humanize.IBytes(sum), int(100*arenaShare), humanize.IBytes(slabBytes), roughly(uint64(arenaShare*float64(slabBytes))/uint64(c.Slots*libraries)), fewer)}
 }
 
+const gib = 1 << 30 // the largest unit in which roughly formats an amount
+
 // roughly formats an amount as flags accept it, rounded down.
 func roughly(bytes uint64) string {
-	if bytes >= 8<<30 {
-		return fmt.Sprintf("%dGiB", bytes>>30)
+	if bytes >= 8*gib {
+		return fmt.Sprintf("%dGiB", bytes/gib)
 	}
 	return fmt.Sprintf("%dMiB", bytes>>20)
 }
@@ -223,6 +225,7 @@ func (c Config) openPinned(driver *cuda.Driver, gpu *cuda.Device, identity memor
 }
 
 const (
+	// hugePage is the size of a large page in bytes, the unit of pinned memory.
 	hugePage = 2 << 20
 	// mirrorBytes is the size of the area of pinned memory through which clients of this host read
 	// objects; at most a quarter of the tier.

@@ -48,6 +48,8 @@ func (l MemoryLimit) above(total uint64, share float64) bool {
 // kept returns the freed memory in bytes that each of several processes may keep for its next
 // allocations: little beside the limit, because it counts against it.
 func (l MemoryLimit) kept(processes int) uint64 {
+	// All processes together keep one part in share of the limit. least and most bound the bytes
+	// that each of them keeps.
 	const least, most, share = 64 << 10, 256 << 20, 10
 	if l.Bytes == 0 {
 		return most

@@ -111,6 +111,10 @@ func (p *process) cancel(q *queued) {
 	m.Cancellations = append(m.Cancellations, &executorv1.AttemptRef{TaskId: uint64(q.run.Ref.Task), Attempt: uint32(q.run.Ref.Attempt)})
 }
 
+// keptBuffer is the largest buffer that a process keeps for its next message: a longer message is
+// rare, and its memory is given back.
+const keptBuffer = 4 << 20
+
 // write is the goroutine that sends hello, and then the messages that have accumulated.
 func (p *process) write(hello *executorv1.ExecutorHello) {
 	defer p.reading.Done()
@@ -139,7 +143,7 @@ func (p *process) write(hello *executorv1.ExecutorHello) {
 			}
 			rights = nil // they were sent with the first part
 		}
-		if cap(buffer) > 4<<20 {
+		if cap(buffer) > keptBuffer {
 			buffer = nil
 		}
 	}

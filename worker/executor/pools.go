@@ -25,6 +25,22 @@ import (
 	"github.com/millrace/millrace/worker/tasklog"
 )
 
+// The defaults of Config.
+const (
+	// defaultIdleTime is how long a surplus process lives without a run: a start costs much, and
+	// tasks that wait for others come in groups.
+	defaultIdleTime = 30 * time.Second
+	// defaultReadyTimeout is how long a process may take to become ready. It must exceed the time
+	// that imports of large packages take from a slow disk.
+	defaultReadyTimeout = time.Minute
+	// defaultStopGrace is how long an interrupted run may take to end, before its process is
+	// killed.
+	defaultStopGrace = time.Second
+	// defaultPluginTimeout is how long a call of a plugin may take: enough to install large
+	// packages.
+	defaultPluginTimeout = 30 * time.Minute
+)
+
 // Config is fixed for the life of the pools.
 type Config struct {
 	// Worker is the worker's name, Address that of its data service, Scheduler the address of its
@@ -110,16 +126,16 @@ func New(c Config) (*Pools, error) {
 		c.MemoryWait = lifecycle.DefaultMemoryWait
 	}
 	if c.ReadyTimeout <= 0 {
-		c.ReadyTimeout = time.Minute
+		c.ReadyTimeout = defaultReadyTimeout
 	}
 	if c.StopGrace <= 0 {
-		c.StopGrace = time.Second
+		c.StopGrace = defaultStopGrace
 	}
 	if c.IdleTime <= 0 {
-		c.IdleTime = 30 * time.Second
+		c.IdleTime = defaultIdleTime
 	}
 	if c.PluginTimeout <= 0 {
-		c.PluginTimeout = 30 * time.Minute
+		c.PluginTimeout = defaultPluginTimeout
 	}
 	p := &Pools{
 		config: c, release: func() {}, slots: make(map[string][]*slot), spares: make(map[string][]*spare), load: make(map[string]map[string]struct{}),

@@ -33,7 +33,9 @@ import (
 )
 
 const (
-	protocol        = 1
+	protocol = 1
+	// maxMessageBytes bounds a message in both directions (docs/executor-protocol.md). A longer one
+	// shows that the other side does not speak the protocol.
 	maxMessageBytes = 64 << 20
 	// watchInterval is the interval at which a working process is checked. It is also the precision
 	// of timeouts.
@@ -43,6 +45,16 @@ const (
 	// orphanTimeout is how long processes that an executor left behind may take to end after they
 	// are killed.
 	orphanTimeout = 500 * time.Millisecond
+	// outputTimeout is how long the remaining output of a process that has ended is read: children
+	// that outlive it may keep its pipes open. messageTimeout is the same for the messages that it
+	// sent before it ended.
+	outputTimeout  = 100 * time.Millisecond
+	messageTimeout = time.Second
+	// outputBuffer is the size of the buffer for output: the most that one log entry takes.
+	outputBuffer = 16 << 10
+	// mmapThreshold is the size from which malloc of a process gives freed memory back at once, in
+	// bytes: the greatest that malloc accepts.
+	mmapThreshold = 32 << 20
 	// tailBytes of a process's output are kept, and quotedBytes of them are quoted when the process
 	// dies: enough for the stack trace of a fault handler.
 	tailBytes   = 8 << 10
@@ -266,10 +278,9 @@ func environment(from, add []string, kept uint64) []string {
 		"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
 		// Tasks allocate and free arrays of similar sizes. Memory that is returned to the system
 		// after each must be cleared again for the next, which costs as much as computing in it.
-		// Idle executors of Python return what they have kept. The second value is the greatest
-		// that malloc accepts.
+		// Idle executors of Python return what they have kept.
 		"MALLOC_TRIM_THRESHOLD_": strconv.FormatUint(kept, 10),
-		"MALLOC_MMAP_THRESHOLD_": strconv.Itoa(32 << 20),
+		"MALLOC_MMAP_THRESHOLD_": strconv.Itoa(mmapThreshold),
 		"PYTHONUNBUFFERED":       "1",
 	}
 	var env []string
@@ -427,12 +438,12 @@ func (p *process) idle() bool {
 // of children that outlive the process.
 func (p *process) close() {
 	for _, r := range p.outputs {
-		_ = r.SetReadDeadline(time.Now().Add(100 * time.Millisecond)) // pipes support deadlines
+		_ = r.SetReadDeadline(time.Now().Add(outputTimeout)) // pipes support deadlines
 	}
 	// The messages that it sent before it died are in the socket. They are read to the end.
 	p.tailMu.Lock()
 	p.closing = true
-	_ = p.conn.SetReadDeadline(time.Now().Add(time.Second))
+	_ = p.conn.SetReadDeadline(time.Now().Add(messageTimeout))
 	p.tailMu.Unlock()
 	p.breakOff(nil)
 	p.reading.Wait()
@@ -520,7 +531,7 @@ func (p *process) deathError(did, cause string) *millracev1.TaskError {
 func (p *process) readOutput(r *os.File, stderr bool) {
 	defer p.reading.Done()
 	output := exitcause.Output{File: r}
-	buffer := make([]byte, 16<<10)
+	buffer := make([]byte, outputBuffer)
 	for {
 		n, err := output.Read(buffer)
 		if n > 0 {

@@ -15,6 +15,8 @@ import (
 )
 
 const (
+	// firstBackoff and longestBackoff bound the time between two starts of a process that dies,
+	// which doubles: one death costs little, and a process that always dies costs no processor.
 	firstBackoff   = 100 * time.Millisecond
 	longestBackoff = 10 * time.Second
 	// maxFailedStarts is the number of consecutive failed starts after which all runs that wait for

@@ -177,20 +177,24 @@ func (e *evaluation) newWorkspace(n int64) (*workspace, error) {
 	return w, nil
 }
 
+// smallBlock is the size of a small workspace in elements of 16 bytes: 64 KiB. Larger ones are not
+// kept.
+const smallBlock = 4 << 10
+
 // freeBlocks has memory for the blocks of small workspaces. Its content is arbitrary.
-var freeBlocks = sync.Pool{New: func() any { return new([4 << 10]complex128) }}
+var freeBlocks = sync.Pool{New: func() any { return new([smallBlock]complex128) }}
 
 // newBlocks returns memory that is aligned for every type, with arbitrary content.
 func newBlocks(bytes int64) []complex128 {
-	if all, ok := freeBlocks.Get().(*[4 << 10]complex128); ok && bytes <= int64(unsafe.Sizeof(*all)) {
+	if all, ok := freeBlocks.Get().(*[smallBlock]complex128); ok && bytes <= int64(unsafe.Sizeof(*all)) {
 		return all[:]
 	}
 	return make([]complex128, bytes/16)
 }
 
 func (w *workspace) free() {
-	if len(w.blocks) == 4<<10 {
-		freeBlocks.Put((*[4 << 10]complex128)(w.blocks))
+	if len(w.blocks) == smallBlock {
+		freeBlocks.Put((*[smallBlock]complex128)(w.blocks))
 	}
 }
 

@@ -9,9 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sessionTimeout limits the wait for killed processes. A process that is releasing memory of a
-// device takes some time to end.
-const sessionTimeout = 2 * time.Second
+const (
+	// sessionTimeout limits the wait for killed processes. A process that is releasing memory of a
+	// device takes some time to end.
+	sessionTimeout = 2 * time.Second
+	// firstLook and longestLook bound the time between two looks at them, which doubles: most end
+	// at once, and a look reads all of /proc.
+	firstLook   = 100 * time.Microsecond
+	longestLook = 10 * time.Millisecond
+)
 
 // endSession kills all processes that are left in the Unix session (setsid) of a worker that has
 // died, and waits up to sessionTimeout until none of them lives. The kernel kills the executors
@@ -19,8 +25,8 @@ const sessionTimeout = 2 * time.Second
 // worker's memory mapped, so this memory is free for the next worker only after the executor has
 // ended. endSession returns the processes that live after that time.
 func endSession(leader int) (left []int) {
-	pause := 100 * time.Microsecond
-	for began := time.Now(); ; pause = min(2*pause, 10*time.Millisecond) {
+	pause := firstLook
+	for began := time.Now(); ; pause = min(2*pause, longestLook) {
 		// The processes may start others in the meantime, so the list is read again.
 		if left = members(leader); len(left) == 0 || time.Since(began) > sessionTimeout {
 			return left

@@ -69,11 +69,18 @@ const (
 	// operator ordered it.
 	ExitRestart = 17
 
+	// firstBackoff and longestBackoff bound the time between two starts of a child that dies.
 	firstBackoff   = 100 * time.Millisecond
 	longestBackoff = 10 * time.Second
 	// steady is how long a worker must live until its earlier deaths no longer delay a restart.
-	steady    = 10 * time.Second
+	steady = 10 * time.Second
+	// tailBytes is the amount of output that is kept for the report of a death.
 	tailBytes = 8 << 10
+	// outputTimeout is how long the remaining output of a child that has ended is read: processes
+	// that outlive it may keep its pipes open.
+	outputTimeout = 50 * time.Millisecond
+	// outputBuffer is the size of the buffer for output.
+	outputBuffer = 16 << 10
 	// headBytes is the amount of output that is kept from the first line of a crash on.
 	// It is kept in addition to the tail, because the list of goroutines that follows is long.
 	headBytes = 4 << 10
@@ -86,7 +93,8 @@ const (
 	// silent is the default of Config.Silence. It is longer than the usual lease, after which the
 	// scheduler has given the worker up.
 	silent = 20 * time.Second
-	// reportWait is how long a restart waits for the report of the death.
+	// reportWait is how long a restart waits for the report of the death, and reportTimeout how
+	// long the report may take altogether.
 	reportWait    = 200 * time.Millisecond
 	reportTimeout = 5 * time.Second
 )
@@ -420,7 +428,7 @@ func (l *life) live(ctx context.Context) exitcause.Cause {
 		l.child.config.Log.Warn("processes of a dead worker do not end, and keep its memory", "worker", l.child.Name, "pids", left)
 	}
 	cause := exitcause.Of(l.cmd.ProcessState, l.oom)
-	limit := time.Now().Add(50 * time.Millisecond)
+	limit := time.Now().Add(outputTimeout)
 	for _, r := range l.outputs {
 		_ = r.SetReadDeadline(limit) // pipes support deadlines
 	}
@@ -499,7 +507,7 @@ func (l *life) attend(ctx context.Context, exited <-chan struct{}) {
 func (l *life) read(r *os.File) {
 	defer l.reading.Done()
 	output := exitcause.Output{File: r}
-	buffer := make([]byte, 16<<10)
+	buffer := make([]byte, outputBuffer)
 	var line []byte
 	for {
 		n, err := output.Read(buffer)

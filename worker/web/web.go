@@ -32,6 +32,14 @@ type Config struct {
 	Hangs, Unready func() error
 }
 
+const (
+	// headerTimeout is the time that a connection has to send the header of a request, and
+	// idleTimeout how long it stays open between requests: a client that sends nothing keeps no
+	// connection for good.
+	headerTimeout = 10 * time.Second
+	idleTimeout   = 2 * time.Minute
+)
+
 // Port serves HTTP until it is closed.
 type Port struct {
 	listener net.Listener
@@ -48,7 +56,7 @@ func Open(c Config) (*Port, error) {
 	if !c.Guarded && !hostport.Loopback(listener.Addr()) {
 		return nil, errors.Join(fmt.Errorf("listen on %s for HTTP: others can reach it, and no token is set: set one, or listen on 127.0.0.1", listener.Addr()), listener.Close())
 	}
-	p := &Port{listener: listener, server: &http.Server{Handler: handler(c), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}, served: make(chan error, 1)}
+	p := &Port{listener: listener, server: &http.Server{Handler: handler(c), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout}, served: make(chan error, 1)}
 	go func() { p.served <- p.server.Serve(listener) }()
 	return p, nil
 }

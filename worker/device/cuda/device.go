@@ -55,6 +55,8 @@ type Options struct {
 	Logf func(format string, args ...any)
 }
 
+// defaultScratchBytes is the default of Options.ScratchBytes. It counts against the GPU's memory
+// from the start, so it is small beside that; a call that needs more makes it grow.
 const defaultScratchBytes = 128 << 20
 
 // Device is one GPU.

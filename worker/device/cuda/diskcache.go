@@ -27,9 +27,12 @@ type diskCache struct {
 }
 
 const (
+	// defaultCacheBytes is the maxBytes of a device's cache: the disk belongs to the user, and a
+	// kernel that was removed is only compiled again.
 	defaultCacheBytes = 256 << 20
-	cubinSuffix       = ".cubin"
-	tempPrefix        = "new-"
+
+	cubinSuffix = ".cubin"
+	tempPrefix  = "new-"
 	// sweepEvery is the number of writes between two checks of the total size.
 	sweepEvery = 64
 	// touchEvery is the least time between two updates of the modification time of a file.

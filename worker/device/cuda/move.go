@@ -132,6 +132,10 @@ func (m *move) elements() int64 {
 	return n
 }
 
+// maxMoveBlocks bounds the blocks of a copy without tiles: it is many for each multiprocessor, and
+// a thread takes several elements if there are more of them.
+const maxMoveBlocks = 1 << 20
+
 func (s *submission) move(m *move, from, to uint64) {
 	n := m.elements()
 	if m.kernel == nil {
@@ -144,7 +148,7 @@ func (s *submission) move(m *move, from, to uint64) {
 		p.fill(len(p.bytes) + 8*(maxAxes-len(list)))
 	}
 	if m.tile < 0 {
-		s.launch(m.kernel, min(blocksOf(n, threads), 1<<20), p)
+		s.launch(m.kernel, min(blocksOf(n, threads), maxMoveBlocks), p)
 		return
 	}
 	last := len(m.shape) - 1

@@ -61,7 +61,9 @@ func (r *run) submit(ctx context.Context, need uint64, build func(s *submission)
 const (
 	// spinFor is how long wait polls without sleeping. Even the shortest sleep takes 11 us on an
 	// H200's host.
-	spinFor  = 100 * time.Microsecond
+	spinFor = 100 * time.Microsecond
+	// napFirst and napLast bound the sleeps between two polls: a call is noticed later by at most
+	// one sleep.
 	napFirst = 5 * time.Microsecond
 	napLast  = 100 * time.Microsecond
 	// slack is the timer slack: how late the kernel may end a sleep. The kernel's default is 50 us.
