@@ -148,12 +148,10 @@ func (c Config) arenasFit(slabBytes uint64) error {
 		humanize.IBytes(sum), int(100*arenaShare), humanize.IBytes(slabBytes), roughly(uint64(arenaShare*float64(slabBytes))/uint64(c.Slots*libraries)), fewer)}
 }
 
-const gib = 1 << 30 // the largest unit in which roughly formats an amount
-
 // roughly formats an amount as flags accept it, rounded down.
 func roughly(bytes uint64) string {
-	if bytes >= 8*gib {
-		return fmt.Sprintf("%dGiB", bytes/gib)
+	if bytes >= 8*humanize.GiByte {
+		return fmt.Sprintf("%dGiB", bytes/humanize.GiByte)
 	}
 	return fmt.Sprintf("%dMiB", bytes>>20)
 }

@@ -230,6 +230,31 @@ const (
 // internal/spin.
 const defaultSpinTime = time.Millisecond
 
+// defaultMemoryLimit is the default of Config.MemoryLimitBytes: small enough for any machine.
+const defaultMemoryLimit = 1 << 30
+
+// farewell is how long peers that read from a worker that ends may take to finish. They fetch the
+// rest from elsewhere, so it is short beside the time that a supervisor waits.
+const farewell = 500 * time.Millisecond
+
+const (
+	// pingAfter is the silence of a connection after which the worker asks the other side for a
+	// sign of life. The scheduler allows no shorter time (leastPing in server/rpc). peerTimeout is
+	// the time that a reader has to answer, schedulerTimeout that of the scheduler.
+	pingAfter        = 10 * time.Second
+	peerTimeout      = 10 * time.Second
+	schedulerTimeout = 5 * time.Second
+	// leastPing is the shortest time between the pings of a reader.
+	leastPing = 2 * time.Second
+	// dialTimeout is how long one attempt to connect to the scheduler may take: a host that does
+	// not answer by then is tried again.
+	dialTimeout = 2 * time.Second
+	// window and connectionWindow are the initial flow-control windows of a stream and of the
+	// connection to the scheduler, in bytes: many batches of assignments fit.
+	window           = 4 << 20
+	connectionWindow = 2 * window
+)
+
 // The values of Config.Device.
 const (
 	DeviceHost = "host"
@@ -315,7 +340,7 @@ func (c Config) validated() (Config, error) {
 		c.Listen = "127.0.0.1:0"
 	}
 	if c.MemoryLimitBytes == 0 {
-		c.MemoryLimitBytes = 1 << 30
+		c.MemoryLimitBytes = defaultMemoryLimit
 	}
 	page := uint64(os.Getpagesize())
 	c.MemoryLimitBytes = c.MemoryLimitBytes / page * page
@@ -551,7 +576,6 @@ func runOn(ctx context.Context, c Config, registration *workerv1.Registration, s
 	sampled()
 	looked()
 	logs.Close()
-	// Peers that are reading get a moment to finish; they fetch the rest from elsewhere.
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
@@ -560,7 +584,7 @@ func runOn(ctx context.Context, c Config, registration *workerv1.Registration, s
 	}()
 	select {
 	case <-stopped:
-	case <-time.After(500 * time.Millisecond):
+	case <-time.After(farewell):
 		server.Stop()
 		data.Close()
 		<-stopped
@@ -576,17 +600,17 @@ func runOn(ctx context.Context, c Config, registration *workerv1.Registration, s
 func keepaliveServer() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		// A reader that is stopped or cut off from the network holds leases. Keepalive detects it.
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 10 * time.Second}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 2 * time.Second, PermitWithoutStream: true}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: peerTimeout}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: leastPing, PermitWithoutStream: true}),
 	}
 }
 
 func dial(c Config) (*grpc.ClientConn, error) {
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: 2 * time.Second}),
-		grpc.WithInitialWindowSize(4 << 20), grpc.WithInitialConnWindowSize(8 << 20),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingAfter, Timeout: schedulerTimeout}),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: dialTimeout}),
+		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(connectionWindow),
 		grpc.WithNoProxy(),
 	}
 	if c.Token != "" {
