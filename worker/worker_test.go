@@ -369,8 +369,8 @@ func TestInputsComeFromPeersOrInline(t *testing.T) {
 	}
 	a.Assign(&workerv1.Assignment{TaskId: 1, Attempt: 1, OpId: 1, Arguments: workertest.Arguments([]any{1 << 20}, 2.0)})
 	r := a.Report(1)
-	// Two tasks on the other worker need the object at the same time. On a busy machine the fetch of
-	// the first one may end before the second one is looked at. The first listed holder is dead.
+	// Two tasks on the other worker need the object at the same time. On a busy machine the fetch
+	// of the first one may end before the second one is looked at. The first listed holder is dead.
 	in := &workerv1.Input{TaskId: 1, Generation: 1, Bytes: r.GetOutputBytes(), Holders: []uint32{77, a.ID}}
 	var both []*workerv1.Assignment
 	for task := uint64(2); task <= 3; task++ {
