@@ -1,15 +1,12 @@
 package worker
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
 
-	"github.com/millrace/millrace/transfer/route"
-	"github.com/millrace/millrace/worker/executor"
-	"github.com/millrace/millrace/worker/loop"
-	"github.com/millrace/millrace/worker/store"
 	"github.com/millrace/millrace/worker/web"
 )
 
@@ -41,52 +38,42 @@ func (p *pulse) hangs() error {
 	return nil
 }
 
-// watched are the parts of a worker that its HTTP port shows.
-type watched struct {
-	loop    *loop.Worker
-	objects *store.Store
-	path    *route.Selector
-	pools   *executor.Pools
-	traffic func() (in, out uint64)
-	pulse   *pulse
-}
-
-// serveHTTP opens the HTTP port; it returns nil if the worker has none.
-func (c Config) serveHTTP(w watched) (*web.Port, error) {
-	if c.HTTPAddress == "" {
-		return nil, nil
+// openHTTP opens the HTTP port, if the worker has one.
+func (p *parts) openHTTP(context.Context) (func() error, error) {
+	if p.HTTPAddress == "" {
+		return none, nil
 	}
 	port, err := web.Open(web.Config{
-		Address: c.HTTPAddress, Guarded: len(c.tokens()) > 0, Worker: c.Name, Version: c.Version, Figures: w.figures, Hangs: w.pulse.hangs,
+		Address: p.HTTPAddress, Guarded: len(p.tokens()) > 0, Worker: p.Name, Version: p.Version, Figures: p.figures, Hangs: p.pulse.hangs,
 		Unready: func() error {
 			select {
-			case <-c.Drain:
+			case <-p.Drain:
 				return errors.New("the worker leaves")
 			default:
 			}
-			if !w.loop.Connected() {
+			if !p.late.worker.Connected() {
 				return errors.New("the worker has no session with the scheduler")
 			}
-			return w.pulse.hangs()
+			return p.pulse.hangs()
 		},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("worker: %w", err)
 	}
-	c.Log.Info("metrics are served", "http", port.Address())
-	return port, nil
+	p.Log.Info("metrics are served", "http", port.Address())
+	return port.Close, nil
 }
 
-func (w watched) figures() web.Figures {
-	f := web.Figures{Tiers: w.objects.Tiers()}
-	f.Slab, _, _ = w.objects.Stats()
-	for _, p := range w.path.Carried() {
-		f.Paths = append(f.Paths, web.Path{Name: p.Path, Succeeded: p.Succeeded, Failed: p.Failed, Bytes: p.Bytes})
+func (p *parts) figures() web.Figures {
+	f := web.Figures{Tiers: p.objects.Tiers()}
+	f.Slab, _, _ = p.objects.Stats()
+	for _, x := range p.path.Carried() {
+		f.Paths = append(f.Paths, web.Path{Name: x.Path, Succeeded: x.Succeeded, Failed: x.Failed, Bytes: x.Bytes})
 	}
-	_, f.SentBytes = w.traffic()
-	for _, p := range w.pools.Processes() {
-		f.Executors = append(f.Executors, web.Executor{Kind: p.Kind, Working: p.Working, Idle: p.Idle, Spare: p.Spare})
+	_, f.SentBytes = p.traffic()
+	for _, x := range p.late.pools.Processes() {
+		f.Executors = append(f.Executors, web.Executor{Kind: x.Kind, Working: x.Working, Idle: x.Idle, Spare: x.Spare})
 	}
-	f.ExecutorDeaths, _ = w.pools.Deaths()
+	f.ExecutorDeaths, _ = p.late.pools.Deaths()
 	return f
 }

@@ -45,8 +45,8 @@ type opened struct {
 	doubt func()
 	// linalg is the library of linear algebra.
 	linalg *lapack.Loading
-	// undo are the functions that close calls, last first.
-	undo []func() error
+	// undo closes what is open.
+	undo
 }
 
 // open opens the device and the memory tiers.
@@ -72,17 +72,6 @@ func (c Config) open(ctx context.Context, identity memory.Identity) (m *opened, 
 		return m, err
 	}
 	return m, c.openDisk(m)
-}
-
-func (m *opened) then(undo func() error) { m.undo = append(m.undo, undo) }
-
-func (m *opened) close() error {
-	var errs []error
-	for i := len(m.undo) - 1; i >= 0; i-- {
-		errs = append(errs, m.undo[i]())
-	}
-	m.undo = nil
-	return errors.Join(errs...)
 }
 
 // describe adds the memory to the registration with the scheduler.

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -19,41 +20,54 @@ import (
 // no supervisor reports it.
 const keepDead = 2500 * time.Millisecond
 
-// paths builds the route selector over all paths to the objects of other workers, best path first.
-// computing reports whether tasks use the GPU now.
-func (c Config) paths(space memory.Space, source transfer.Source, self func() ids.WorkerID, received func(int), unmapped func(transfer.Peer, bool), computing func() bool) (*route.Selector, *oneSided, *grpcpath.Path, error) {
-	streams := grpcpath.New(grpcpath.Config{Worker: self, Token: c.Token, StallTimeout: c.StallTimeout, Received: received})
+// openPaths builds the route selector over all paths to the objects of other workers, best path
+// first.
+func (p *parts) openPaths(context.Context) (func() error, error) {
+	space := p.memory.device.Space()
+	p.streams = grpcpath.New(grpcpath.Config{Worker: p.self, Token: p.Token, StallTimeout: p.StallTimeout, Received: p.receive})
 	// A Staged space is that of a slab on a GPU.
 	_, far := space.(memory.Staged)
-	oneSided := &oneSided{
-		config: c.ucxConfig(space, source),
-		path:   ucx.PathConfig{Connect: streams.Connect, Worker: self, StallTimeout: c.StallTimeout, Received: received},
-		forced: c.Protocol == ProtocolUCX, chosen: c.chosen(), far: far, reach: hostReached, log: c.Log,
+	p.oneSided = &oneSided{
+		config: p.ucxConfig(space, p.objects.Source()),
+		path:   ucx.PathConfig{Connect: p.streams.Connect, Worker: p.self, StallTimeout: p.StallTimeout, Received: p.receive},
+		forced: p.Protocol == ProtocolUCX, chosen: p.chosen(), far: far, reach: hostReached, log: p.Log,
 	}
-	if oneSided.forced {
-		if _, _, err := oneSided.open(); err != nil {
-			return nil, nil, nil, errors.Join(fmt.Errorf("worker: %w", NoUCX(err)), streams.Close())
+	if p.oneSided.forced {
+		if _, _, err := p.oneSided.open(); err != nil {
+			return nil, errors.Join(fmt.Errorf("worker: %w", NoUCX(err)), p.streams.Close())
 		}
 	}
 	mapped := borrow.New(borrow.Config{
-		Worker: self, Token: c.Token, StallTimeout: c.StallTimeout, Received: received, KeepDead: keepDead, Unmapped: unmapped,
+		Worker: p.self, Token: p.Token, StallTimeout: p.StallTimeout, Received: p.receive, KeepDead: keepDead, Unmapped: p.unmapped,
 	})
-	all, err := c.gpuCandidates(space, self, received, unmapped, computing)
+	all, err := p.gpuCandidates(space)
 	if err != nil {
-		return nil, nil, nil, errors.Join(err, mapped.Close(), oneSided.Close(), streams.Close())
+		return nil, errors.Join(err, mapped.Close(), p.oneSided.Close(), p.streams.Close())
 	}
-	all = append(all, route.Candidate{Path: mapped}, route.Candidate{Path: oneSided, Eligible: oneSided.eligible, Unreachable: unreachable}, route.Candidate{Path: streams})
-	var candidates, unused []route.Candidate
+	all = append(all, route.Candidate{Path: mapped}, route.Candidate{Path: p.oneSided, Eligible: p.oneSided.eligible, Unreachable: unreachable}, route.Candidate{Path: p.streams})
+	var candidates []route.Candidate
+	var unused []transfer.Path
 	for _, r := range all {
-		if c.takes(r.Path.Name(), far) {
+		if p.takes(r.Path.Name(), far) {
 			candidates = append(candidates, r)
 		} else {
 			// The unused paths still serve peers or carry the wire-up of UCX connections.
 			// They are closed together with the others.
-			unused = append(unused, r)
+			unused = append(unused, r.Path)
 		}
 	}
-	return route.New(route.Config{Candidates: candidates, Unused: paths(unused), Log: c.Log}), oneSided, streams, nil
+	p.path = route.New(route.Config{Candidates: candidates, Unused: unused, Log: p.Log})
+	return p.path.Close, nil
+}
+
+func (p *parts) self() ids.WorkerID                   { return p.late.worker.Self() }
+func (p *parts) receive(n int)                        { p.received.Add(uint64(n)) }
+func (p *parts) unmapped(at transfer.Peer, dead bool) { p.late.worker.Unmapped(at, dead) }
+
+// computing reports whether tasks use the GPU now. A device in host memory runs no kernels.
+func (p *parts) computing() bool {
+	gpu, ok := p.memory.device.(interface{ Computing() bool })
+	return ok && gpu.Computing() || p.late.pools.Working()
 }
 
 // takes reports whether objects are read by a path, best path first: on a GPU by ipc, pinned, ucx
@@ -81,11 +95,4 @@ const pathPinned = "pinned"
 // NoUCX wraps the error of a process that was configured to use UCX and cannot.
 func NoUCX(err error) error {
 	return fmt.Errorf("--protocol ucx: %w; `millrace doctor` tells what there is, and --protocol auto does without", err)
-}
-
-func paths(candidates []route.Candidate) (out []transfer.Path) {
-	for _, r := range candidates {
-		out = append(out, r.Path)
-	}
-	return out
 }

@@ -3,20 +3,14 @@
 package worker
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"net"
 	"os"
-	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -24,32 +18,18 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/reflection"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/access"
-	"github.com/millrace/millrace/internal/admission"
-	"github.com/millrace/millrace/internal/hostport"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/logring"
-	"github.com/millrace/millrace/internal/rawframe"
-	"github.com/millrace/millrace/internal/slabshare"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/alloc"
 	"github.com/millrace/millrace/memory/cuda"
-	"github.com/millrace/millrace/transfer"
-	"github.com/millrace/millrace/transfer/borrow"
-	"github.com/millrace/millrace/transfer/grpcpath"
-	"github.com/millrace/millrace/transfer/notify"
-	"github.com/millrace/millrace/transfer/objindex"
-	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/executor"
-	"github.com/millrace/millrace/worker/lifecycle"
 	"github.com/millrace/millrace/worker/loop"
-	"github.com/millrace/millrace/worker/native"
 	"github.com/millrace/millrace/worker/session"
-	"github.com/millrace/millrace/worker/store"
 	"github.com/millrace/millrace/worker/tasklog"
 )
 
@@ -279,61 +259,48 @@ type ConfigError struct{ error }
 
 func (e *ConfigError) Unwrap() error { return e.error }
 
+// refusals are the reasons why a Config is refused.
+type refusals []error
+
+func (r *refusals) when(wrong bool, format string, args ...any) {
+	if wrong {
+		*r = append(*r, fmt.Errorf("worker: "+format, args...))
+	}
+}
+
 func (c Config) validated() (Config, error) {
-	var errs []error
+	var wrong refusals
 	switch c.Protocol {
 	case "":
 		c.Protocol = ProtocolAuto
 	case ProtocolAuto, ProtocolBorrow, ProtocolUCX, ProtocolGRPC, ProtocolIPC:
 	default:
-		errs = append(errs, fmt.Errorf("worker: protocol %q (--protocol): auto, borrow, ucx, ipc or grpc", c.Protocol))
+		wrong.when(true, "protocol %q (--protocol): auto, borrow, ucx, ipc or grpc", c.Protocol)
 	}
 	switch c.Device {
 	case "":
 		c.Device = DeviceHost
 	case DeviceHost, DeviceCUDA:
 	default:
-		errs = append(errs, fmt.Errorf("worker: device %q (--device): host or cuda", c.Device))
+		wrong.when(true, "device %q (--device): host or cuda", c.Device)
 	}
-	if c.Protocol == ProtocolIPC && c.Device == DeviceHost {
-		errs = append(errs, fmt.Errorf("worker: %w", ErrNoIPC))
-	}
-	if c.Name == "" {
-		errs = append(errs, errors.New("worker: a worker needs a name (--name)"))
-	}
-	if c.Scheduler == "" {
-		errs = append(errs, errors.New("worker: the scheduler's address is missing (--address)"))
-	}
-	if c.Slots < 0 {
-		errs = append(errs, fmt.Errorf("worker: %d slots (--slots): at least 1", c.Slots))
-	}
-	if c.UCXRCTimeout != 0 && (c.UCXRCTimeout < MinRCTimeout || c.UCXRCTimeout > MaxRCTimeout) {
-		errs = append(errs, fmt.Errorf("worker: a timeout of %v (--ucx-rc-timeout): %v to %v", c.UCXRCTimeout, MinRCTimeout, MaxRCTimeout))
-	}
-	if c.UCXRCRetries < 0 || c.UCXRCRetries > MaxRCRetries {
-		errs = append(errs, fmt.Errorf("worker: %d repetitions (--ucx-rc-retries): 1 to %d", c.UCXRCRetries, MaxRCRetries))
-	}
-	if c.SpareExecutors < 0 {
-		errs = append(errs, fmt.Errorf("worker: %d spare executors (--spare-executors): at least 0", c.SpareExecutors))
-	}
-	if c.MaxWaiting < 0 {
-		errs = append(errs, fmt.Errorf("worker: %d waiting tasks (--max-waiting): at least 0", c.MaxWaiting))
-	}
-	if c.Zero && c.HTTPAddress != "" {
-		errs = append(errs, fmt.Errorf("worker: HTTP on %s (--metrics-listen): a worker that runs nothing (--zero) has no metrics; leave one of them out", c.HTTPAddress))
-	}
+	wrong.when(c.Protocol == ProtocolIPC && c.Device == DeviceHost, "%w", ErrNoIPC)
+	wrong.when(c.Name == "", "a worker needs a name (--name)")
+	wrong.when(c.Scheduler == "", "the scheduler's address is missing (--address)")
+	wrong.when(c.Slots < 0, "%d slots (--slots): at least 1", c.Slots)
+	wrong.when(c.UCXRCTimeout != 0 && (c.UCXRCTimeout < MinRCTimeout || c.UCXRCTimeout > MaxRCTimeout), "a timeout of %v (--ucx-rc-timeout): %v to %v", c.UCXRCTimeout, MinRCTimeout, MaxRCTimeout)
+	wrong.when(c.UCXRCRetries < 0 || c.UCXRCRetries > MaxRCRetries, "%d repetitions (--ucx-rc-retries): 1 to %d", c.UCXRCRetries, MaxRCRetries)
+	wrong.when(c.SpareExecutors < 0, "%d spare executors (--spare-executors): at least 0", c.SpareExecutors)
+	wrong.when(c.MaxWaiting < 0, "%d waiting tasks (--max-waiting): at least 0", c.MaxWaiting)
+	wrong.when(c.Zero && c.HTTPAddress != "", "HTTP on %s (--metrics-listen): a worker that runs nothing (--zero) has no metrics; leave one of them out", c.HTTPAddress)
 	for name, command := range c.Exec {
-		if name == "" || name == "native" || name == "python" || strings.Contains(name, "/") || len(command) == 0 {
-			errs = append(errs, fmt.Errorf("worker: executor %q with command %q (--exec): a name other than native and python, without a slash, and a command", name, command))
-		}
+		wrong.when(name == "" || name == "native" || name == "python" || strings.Contains(name, "/") || len(command) == 0, "executor %q with command %q (--exec): a name other than native and python, without a slash, and a command", name, command)
 	}
 	for _, limit := range []struct {
 		flag  string
 		bytes uint64
 	}{{"--memory-limit", c.MemoryLimitBytes}, {"--pinned-limit", c.PinnedLimitBytes}, {"--device-memory-limit", c.DeviceMemoryLimit.Bytes}} {
-		if limit.bytes > alloc.MaxBytes && limit.bytes != NoSpill {
-			errs = append(errs, fmt.Errorf("worker: %s %s: a worker manages 1 TiB at most in each tier; start more workers (--workers), each with its part", limit.flag, humanize.IBytes(limit.bytes)))
-		}
+		wrong.when(limit.bytes > alloc.MaxBytes && limit.bytes != NoSpill, "%s %s: a worker manages 1 TiB at most in each tier; start more workers (--workers), each with its part", limit.flag, humanize.IBytes(limit.bytes))
 	}
 	c.Slots = max(c.Slots, 1)
 	if c.Listen == "" {
@@ -351,8 +318,8 @@ func (c Config) validated() (Config, error) {
 		c.Log = slog.Default()
 	}
 	c.suspects, c.lines = new(suspects), new(logring.Ring)
-	if len(errs) > 0 {
-		return c, &ConfigError{errors.Join(errs...)}
+	if len(wrong) > 0 {
+		return c, &ConfigError{errors.Join(wrong...)}
 	}
 	return c, nil
 }
@@ -408,200 +375,12 @@ func Run(ctx context.Context, config Config) (err error) {
 		return fmt.Errorf("worker: %w", err)
 	}
 	identity.Nonce = binary.LittleEndian.Uint64(nonce[:])
-	m, err := c.open(ctx, identity)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, m.close()) }()
-	m.describe(registration)
-	c.facts(registration.GetGpu())
-	return runOn(ctx, c, registration, scheduler, m)
+	return (&parts{Config: c, identity: identity, registration: registration, scheduler: scheduler, logs: new(tasklog.Logs), pulse: newPulse(c.Alive)}).run(ctx)
 }
 
 func (c Config) ready(id ids.WorkerID, address string) {
 	if c.Ready != nil {
 		c.Ready(id, address)
-	}
-}
-
-// runOn runs a worker on the memory that was opened for it.
-func runOn(ctx context.Context, c Config, registration *workerv1.Registration, scheduler *grpc.ClientConn, m *opened) (err error) {
-	d := m.device
-	objects, err := store.New(d.Space(), c.Log, m.below...)
-	if err != nil {
-		return err
-	}
-	index, err := objindex.New(0, 0)
-	if err != nil {
-		c.Log.Warn("peers on this host ask for every object that they read", "error", err)
-	} else {
-		defer func() { err = errors.Join(err, index.Close()) }()
-		objects.PublishTo(index)
-	}
-	defer objects.Close()
-	registration.NativeOps = d.Ops()
-	logs := new(tasklog.Logs)
-
-	// opened has a closing function for each thing that was opened so far. They run if a later step
-	// fails. It is empty once the worker serves: then the end of this function closes everything.
-	var opened []func() error
-	defer func() {
-		for _, end := range slices.Backward(opened) {
-			err = errors.Join(err, end())
-		}
-	}()
-	listener, err := net.Listen("tcp", c.Listen)
-	if err != nil {
-		return fmt.Errorf("worker: listen for data on %s: %w; choose another --listen", c.Listen, err)
-	}
-	opened = append(opened, listener.Close)
-	if registration.DataAddress, err = advertised(c.Advertise, listener.Addr()); err != nil {
-		return err
-	}
-	var w *loop.Worker
-	pools, err := c.executors(m.local.Path(), registration.GetDataAddress(), objects, logs, m.executors, func(r []executor.Result) { w.PostResults(r) })
-	if err != nil {
-		return err
-	}
-	opened = append(opened, func() error { pools.Close(); return nil })
-	registration.Executors = append(registration.Executors, pools.Kinds()...)
-
-	var received atomic.Uint64
-	path, oneSided, streams, err := c.paths(d.Space(), objects.Source(), func() ids.WorkerID { return w.Self() }, func(n int) { received.Add(uint64(n)) },
-		func(at transfer.Peer, dead bool) { w.Unmapped(at, dead) },
-		func() bool { return computes(d) || pools.Working() })
-	if err != nil {
-		return err
-	}
-	opened = append(opened, path.Close)
-	data := &grpcpath.Server{Source: objects.Source(), Logs: logs.Read, Follow: following{logs, followPause}.serve, OwnLog: c.lines.Last, OneSided: oneSided.accept, Log: c.Log}
-	spinTime := max(c.SpinTime, 0)
-	if c.SpinTime == 0 && slabshare.Spins() {
-		spinTime = defaultSpinTime
-	}
-	notifier := notify.New(notify.Config{
-		Dial: func(ctx context.Context, address string) (net.Conn, error) {
-			if conn, err := slabshare.DialNotify(ctx, address, c.Token); err == nil {
-				return conn, nil
-			}
-			return streams.DialNotify(ctx, address) // the peer is on another host, or cannot be reached at all
-		},
-		DialTimeout: c.SubscriptionWait,
-		Spin:        spinTime,
-		Completed:   func(completions []notify.Completion) { w.Completed(completions) },
-		Requested:   func(r *notify.Subscriber, requests []notify.Request) { w.Requested(r, requests) },
-		Handle:      func() { w.Handle() },
-		Left:        func(r *notify.Subscriber) { w.Left(r) },
-		Log:         c.Log,
-	})
-	defer notifier.Close()
-	data.Notify, registration.Notifies = notifier.Serve, true
-	var lender *borrow.Server
-	ctx, leave := context.WithCancelCause(ctx)
-	defer leave(nil)
-	if registration.LinearAlgebra, err = c.linearAlgebra(m); err != nil {
-		return err
-	}
-	health := &gpuHealth{config: c, uuid: registration.GetGpu().GetUuid(), doubt: m.doubt, leave: func(why error) {
-		c.Log.Error("the worker leaves, so that its GPU can be seen to", "gpu", registration.GetGpu().GetUuid(), "error", why)
-		leave(why)
-	}}
-	traffic := func() (uint64, uint64) {
-		in, out := data.Traffic()
-		if lender != nil {
-			written, lent := lender.Traffic()
-			in, out = in+written, out+lent
-		}
-		out += oneSided.served()
-		return in + received.Load(), out
-	}
-	pulse := newPulse(c.Alive)
-	w = loop.New(loop.Config{
-		Registration: registration, Scheduler: scheduler, GPUHealth: health.current, Store: objects, Path: path, Notifier: notifier, Executors: pools, Logs: logs,
-		Native: native.New(native.Config{
-			Slots: int(registration.GetSlots()), Device: d, Store: objects, Health: m.health, MemoryWait: c.MemoryWait, SpinTime: spinTime, Cores: c.Cores,
-		}),
-		Traffic:          traffic,
-		SchedulerTimeout: c.SchedulerTimeout, MemoryWait: c.MemoryWait, BorrowWait: c.BorrowWait, Log: c.Log,
-		Lifecycle: lifecycle.Config{MaxBlocked: c.maxWaiting(m.executors != nil), SubscriptionWait: max(c.SubscriptionWait, 0)},
-		Ready:     func(id ids.WorkerID) { c.ready(id, registration.GetDataAddress()) },
-		Alive:     pulse.beat, Drain: c.Drain, DrainGrace: c.DrainGrace,
-	})
-	data.Receiver, data.Memory = w.Receiver(), w.DescribeMemory
-	lender, err = borrow.Listen(registration.GetDataAddress(), borrow.ServerConfig{
-		Space: d.Space(), Device: m.lent, Host: m.shown(objects.Source(), data.Receiver), Source: objects.Source(), Receiver: data.Receiver,
-		Notify: notifier.Serve, Index: index, Accept: c.accepts(millracev1.DataService_ReadObjects_FullMethodName),
-		AcceptWriter: c.accepts(millracev1.DataService_WriteObject_FullMethodName), Log: c.Log,
-	})
-	if err != nil {
-		lender = nil
-		c.Log.Warn("nobody on this host can borrow from this worker", "error", err)
-	} else {
-		opened = append(opened, lender.Close)
-	}
-	port, err := c.serveHTTP(watched{loop: w, objects: objects, path: path, pools: pools, traffic: traffic, pulse: pulse})
-	if err != nil {
-		return err
-	}
-	opened = append(opened, port.Close)
-	options := append(rawframe.ServerOptions(), grpc.Creds(admission.Credentials(data.Credentials(c.accepts(millracev1.DataService_ReadObjects_FullMethodName)))))
-	var server *grpc.Server
-	services := sync.OnceValue(func() map[string]grpc.ServiceInfo { return server.GetServiceInfo() })
-	options = append(options, admission.ServerOptions(admission.Gate(c.tokens(), services))...)
-	checks, err := checking(c.Log)
-	if err != nil {
-		return err
-	}
-	opened = nil
-	options = append(options, checks...)
-	server = grpc.NewServer(append(options, keepaliveServer()...)...)
-	data.Register(server)
-	millracev1.RegisterExecutorServiceServer(server, &executor.Service{Pools: pools})
-	reflection.Register(server) // v1 and v1alpha
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(admission.Listen(listener, admission.Limits{})) }()
-
-	followed, unfollow := context.WithCancel(ctx)
-	defer unfollow()
-	var followers sync.WaitGroup
-	followers.Go(func() {
-		(&pluginFollower{worker: c.Name, scheduler: scheduler, pools: pools, log: c.Log}).run(followed)
-	})
-	pools.Begin()
-	looked, sampled := m.watch(w.Fail), health.watch(w.Fail)
-	err = w.Run(ctx)
-	unfollow()
-	followers.Wait()
-	notifier.Close()
-	sampled()
-	looked()
-	logs.Close()
-	stopped := make(chan struct{})
-	go func() {
-		defer close(stopped)
-		server.GracefulStop()
-		data.Drain()
-	}()
-	select {
-	case <-stopped:
-	case <-time.After(farewell):
-		server.Stop()
-		data.Close()
-		<-stopped
-	}
-	err = errors.Join(err, port.Close())
-	pools.Close()
-	if lender != nil {
-		err = errors.Join(err, lender.Close())
-	}
-	return errors.Join(err, <-served, path.Close())
-}
-
-func keepaliveServer() []grpc.ServerOption {
-	return []grpc.ServerOption{
-		// A reader that is stopped or cut off from the network holds leases. Keepalive detects it.
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: peerTimeout}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: leastPing, PermitWithoutStream: true}),
 	}
 }
 
@@ -621,62 +400,4 @@ func dial(c Config) (*grpc.ClientConn, error) {
 		return nil, fmt.Errorf("worker: scheduler %s: %w", c.Scheduler, err)
 	}
 	return conn, nil
-}
-
-// advertised returns the address at which other processes reach the DataService.
-func advertised(wanted string, listening net.Addr) (string, error) {
-	host, port, err := net.SplitHostPort(listening.String())
-	if err != nil {
-		return "", fmt.Errorf("worker: listening on %s: %w", listening, err)
-	}
-	if wanted != "" {
-		host, other, err := hostport.Advertise(wanted)
-		if err != nil {
-			return "", &ConfigError{fmt.Errorf("--advertise %w", err)}
-		}
-		return net.JoinHostPort(host, cmp.Or(other, port)), nil
-	}
-	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
-		if host, err = os.Hostname(); err != nil {
-			return "", fmt.Errorf("worker: listening on all addresses, and %w; set --advertise", err)
-		}
-	}
-	return net.JoinHostPort(host, port), nil
-}
-
-// computes reports whether kernels are running on the device. A device in host memory has none.
-func computes(d device.Device) bool {
-	gpu, ok := d.(interface{ Computing() bool })
-	return ok && gpu.Computing()
-}
-
-// maxWaiting is MaxWaiting with its default.
-func (c Config) maxWaiting(gpu bool) int {
-	const onGPU = 16
-	switch {
-	case c.MaxWaiting > 0:
-		return c.MaxWaiting
-	case gpu:
-		return onGPU
-	}
-	return lifecycle.DefaultMaxBlocked
-}
-
-// executors makes the pools of executor processes, with scratch as their parent directory. address
-// is that of the data service.
-func (c Config) executors(scratch, address string, objects *store.Store, logs *tasklog.Logs, on *executor.Device, done func([]executor.Result)) (*executor.Pools, error) {
-	commands := maps.Clone(c.Exec)
-	if commands == nil {
-		commands = make(map[string][]string)
-	}
-	if len(c.PythonCommand) > 0 && c.PythonCommand[0] != "" {
-		commands["python"] = c.PythonCommand
-	}
-	start := map[string]int{"python": c.Executors}
-	return executor.New(executor.Config{
-		Worker: c.Name, Address: address, Scheduler: c.Scheduler, Commands: commands, Processes: c.Slots, Waiting: c.maxWaiting(on != nil), StartAtOnce: start,
-		Env: c.ExecutorEnv, Scratch: scratch, Store: objects, Logs: logs, Done: done, Log: c.Log, MemoryWait: c.MemoryWait,
-		StopGrace: c.StopGrace, Device: on, Preload: c.Preload, Spares: c.SpareExecutors, Plugins: true,
-		Memory: c.FunctionMemory, ControlPage: c.ControlPage,
-	})
 }
