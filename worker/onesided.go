@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
@@ -214,17 +215,45 @@ type hostReach struct {
 	name string
 }
 
+// UCX configures one-sided reads. Its zero value leaves everything to UCX.
+type UCX struct {
+	// Library is the path of libucp.so.0; TLS and NetDevices select UCX's transports and network
+	// devices. Empty: the library is searched for, and UCX chooses by itself.
+	Library, TLS, NetDevices string
+	// Near are the RDMA ports near the GPU, one or two that are alike, in UCX's notation. UCX uses
+	// them, unless NetDevices or UCX_NET_DEVICES name others. Empty: UCX chooses.
+	Near string
+	// RCTimeout is how long an RDMA connection waits for the acknowledgement of a packet before
+	// it sends the packet again; RCRetries, 1 to 7, is how often it does so before the peer
+	// counts as dead. 0: UCX_RC_TIMEOUT and UCX_RC_RETRY_COUNT, else UCX's defaults, 1 s and 7.
+	RCTimeout time.Duration
+	RCRetries int
+}
+
+// The limits of UCX.RCTimeout and UCX.RCRetries. A card cannot repeat a packet more than 7 times. A
+// connection with the longest timeout notices a dead peer after 8 minutes.
+const (
+	MinRCTimeout = time.Millisecond
+	MaxRCTimeout = time.Minute
+	MaxRCRetries = 7
+)
+
+func (u UCX) check(wrong *refusals) {
+	wrong.when(u.RCTimeout != 0 && (u.RCTimeout < MinRCTimeout || u.RCTimeout > MaxRCTimeout), "a timeout of %v (--ucx-rc-timeout): %v to %v", u.RCTimeout, MinRCTimeout, MaxRCTimeout)
+	wrong.when(u.RCRetries < 0 || u.RCRetries > MaxRCRetries, "%d repetitions (--ucx-rc-retries): 1 to %d", u.RCRetries, MaxRCRetries)
+}
+
 // chosen reports whether the operator has chosen UCX's transports. If not, TCP is allowed only with
 // --protocol ucx: TCP listens on a port that asks for no token, and a TCP connection would never be
 // used for one-sided reads otherwise.
-func (c Config) chosen() bool { return c.UCXTLS != "" || os.Getenv("UCX_TLS") != "" }
+func (c Config) chosen() bool { return c.UCX.TLS != "" || os.Getenv("UCX_TLS") != "" }
 
 // ucxConfig returns the configuration of UCX for the worker's slab.
 func (c Config) ucxConfig(space memory.Space, source transfer.Source) ucx.Config {
 	devices, rails := c.network()
 	return ucx.Config{
-		Library: c.UCXLibrary, TLS: c.UCXTLS, NoTCP: c.Protocol != ProtocolUCX, NetDevices: devices, Rails: rails,
-		RCTimeout: c.UCXRCTimeout, RCRetries: c.UCXRCRetries,
+		Library: c.UCX.Library, TLS: c.UCX.TLS, NoTCP: c.Protocol != ProtocolUCX, NetDevices: devices, Rails: rails,
+		RCTimeout: c.UCX.RCTimeout, RCRetries: c.UCX.RCRetries,
 		Space: space, Source: source, SourceIsQuick: true, Log: c.Log,
 	}
 }
@@ -234,10 +263,10 @@ func (c Config) ucxConfig(space memory.Space, source transfer.Source) ucx.Config
 // address listens only there: UCX gets the interface that has the address, and the RDMA devices,
 // for a worker on a GPU those near it. Devices that the operator has chosen are used as they are.
 func (c Config) network() (devices string, rails int) {
-	if c.UCXNetDevices != "" || os.Getenv("UCX_NET_DEVICES") != "" {
-		return c.UCXNetDevices, 0
+	if c.UCX.NetDevices != "" || os.Getenv("UCX_NET_DEVICES") != "" {
+		return c.UCX.NetDevices, 0
 	}
-	near := c.NearNetDevices
+	near := c.UCX.Near
 	if alike := strings.Count(near, ",") + 1; alike > 1 {
 		rails = alike
 	}

@@ -233,14 +233,14 @@ func TestDevicesOfUCX(t *testing.T) {
 		"all addresses":                      {Config{Listen: "0.0.0.0:0"}, "", "", 0},
 		"any address":                        {Config{Listen: ":0"}, "", "", 0},
 		"an address of nobody":               {Config{Listen: "192.0.2.1:0"}, "", "", 0},
-		"a GPU on loopback":                  {Config{Listen: "127.0.0.1:0", NearNetDevices: both}, "", "lo", 0},
-		"a GPU":                              {Config{Listen: "0.0.0.0:0", NearNetDevices: "mlx5_0:1"}, "", "mlx5_0:1", 0},
-		"a GPU with two rails":               {Config{Listen: "0.0.0.0:0", NearNetDevices: both}, "", both, 2},
-		"a GPU, at a name":                   {Config{Listen: "node7:0", NearNetDevices: both}, "", both, 2},
-		"a GPU, at an address of nobody":     {Config{Listen: "192.0.2.1:0", NearNetDevices: both}, "", both, 2},
-		"a GPU, devices by a flag":           {Config{Listen: "0.0.0.0:0", NearNetDevices: both, UCXNetDevices: "mlx5_2:1"}, "", "mlx5_2:1", 0},
-		"a GPU, devices by the environment":  {Config{Listen: "0.0.0.0:0", NearNetDevices: both}, "mlx5_2:1", "", 0},
-		"devices by both: the flag is first": {Config{Listen: "127.0.0.1:0", UCXNetDevices: "mlx5_3:1"}, "mlx5_2:1", "mlx5_3:1", 0},
+		"a GPU on loopback":                  {Config{Listen: "127.0.0.1:0", UCX: UCX{Near: both}}, "", "lo", 0},
+		"a GPU":                              {Config{Listen: "0.0.0.0:0", UCX: UCX{Near: "mlx5_0:1"}}, "", "mlx5_0:1", 0},
+		"a GPU with two rails":               {Config{Listen: "0.0.0.0:0", UCX: UCX{Near: both}}, "", both, 2},
+		"a GPU, at a name":                   {Config{Listen: "node7:0", UCX: UCX{Near: both}}, "", both, 2},
+		"a GPU, at an address of nobody":     {Config{Listen: "192.0.2.1:0", UCX: UCX{Near: both}}, "", both, 2},
+		"a GPU, devices by a flag":           {Config{Listen: "0.0.0.0:0", UCX: UCX{Near: both, NetDevices: "mlx5_2:1"}}, "", "mlx5_2:1", 0},
+		"a GPU, devices by the environment":  {Config{Listen: "0.0.0.0:0", UCX: UCX{Near: both}}, "mlx5_2:1", "", 0},
+		"devices by both: the flag is first": {Config{Listen: "127.0.0.1:0", UCX: UCX{NetDevices: "mlx5_3:1"}}, "mlx5_2:1", "mlx5_3:1", 0},
 	} {
 		t.Setenv("UCX_NET_DEVICES", tc.environment)
 		if got := tc.c.ucxConfig(nil, nil); got.NetDevices != tc.devices || got.Rails != tc.rails {
@@ -250,7 +250,7 @@ func TestDevicesOfUCX(t *testing.T) {
 }
 
 func TestTimesOfRDMAReachUCX(t *testing.T) {
-	c := Config{Name: "w", Scheduler: "s:1", UCXRCTimeout: 2 * time.Second, UCXRCRetries: 5}
+	c := Config{Name: "w", Scheduler: "s:1", UCX: UCX{RCTimeout: 2 * time.Second, RCRetries: 5}}
 	c, err := c.validated()
 	if u := c.ucxConfig(nil, nil); err != nil || u.RCTimeout != 2*time.Second || u.RCRetries != 5 {
 		t.Errorf("%v, %v, %d", err, u.RCTimeout, u.RCRetries)
@@ -259,12 +259,12 @@ func TestTimesOfRDMAReachUCX(t *testing.T) {
 		c    Config
 		flag string
 	}{
-		{Config{UCXRCTimeout: time.Microsecond}, "--ucx-rc-timeout"}, {Config{UCXRCTimeout: time.Hour}, "--ucx-rc-timeout"},
-		{Config{UCXRCTimeout: -1}, "--ucx-rc-timeout"}, {Config{UCXRCRetries: 8}, "--ucx-rc-retries"}, {Config{UCXRCRetries: -1}, "--ucx-rc-retries"},
+		{Config{UCX: UCX{RCTimeout: time.Microsecond}}, "--ucx-rc-timeout"}, {Config{UCX: UCX{RCTimeout: time.Hour}}, "--ucx-rc-timeout"},
+		{Config{UCX: UCX{RCTimeout: -1}}, "--ucx-rc-timeout"}, {Config{UCX: UCX{RCRetries: 8}}, "--ucx-rc-retries"}, {Config{UCX: UCX{RCRetries: -1}}, "--ucx-rc-retries"},
 	} {
 		tc.c.Name, tc.c.Scheduler = "w", "s:1"
 		if _, err := tc.c.validated(); err == nil || !strings.Contains(err.Error(), tc.flag) {
-			t.Errorf("%v, %d: %v", tc.c.UCXRCTimeout, tc.c.UCXRCRetries, err)
+			t.Errorf("%v, %d: %v", tc.c.UCX.RCTimeout, tc.c.UCX.RCRetries, err)
 		}
 	}
 }

@@ -158,17 +158,8 @@ type Config struct {
 	// that the dynamic linker searches for, or "none" for pure Go. Empty: it is searched for, and
 	// there may be none.
 	BLASLibrary string
-	// UCXLibrary is the path of libucp.so.0; UCXTLS and UCXNetDevices select its transports and
-	// network devices. Empty: the library is searched for, and UCX chooses by itself.
-	UCXLibrary, UCXTLS, UCXNetDevices string
-	// NearNetDevices are the RDMA ports near the GPU, one or two that are alike, in UCX's notation.
-	// UCX uses them, unless UCXNetDevices or UCX_NET_DEVICES name others. Empty: UCX chooses.
-	NearNetDevices string
-	// UCXRCTimeout is how long an RDMA connection waits for the acknowledgement of a packet before
-	// it sends the packet again; UCXRCRetries, 1 to 7, is how often it does so before the peer
-	// counts as dead. 0: UCX_RC_TIMEOUT and UCX_RC_RETRY_COUNT, else UCX's defaults, 1 s and 7.
-	UCXRCTimeout time.Duration
-	UCXRCRetries int
+	// UCX configures one-sided reads.
+	UCX UCX
 	// Drain, when closed, makes the worker leave: as soon as the running tasks have ended and the
 	// objects that only this worker has were copied elsewhere, or after DrainGrace. Drain may be
 	// nil. Alive, if set, is called about every second as long as the worker does not hang.
@@ -197,14 +188,6 @@ type Config struct {
 // NoSpill switches a tier off: as SpillLimitBytes the disk, as PinnedLimitBytes the pinned host
 // memory.
 const NoSpill = ^uint64(0)
-
-// The limits of UCXRCTimeout and UCXRCRetries. A card cannot repeat a packet more than 7 times. A
-// connection with the longest timeout notices a dead peer after 8 minutes.
-const (
-	MinRCTimeout = time.Millisecond
-	MaxRCTimeout = time.Minute
-	MaxRCRetries = 7
-)
 
 // defaultSpinTime is the default of Config.SpinTime on machines with enough processors; see
 // internal/spin.
@@ -288,8 +271,7 @@ func (c Config) validated() (Config, error) {
 	wrong.when(c.Name == "", "a worker needs a name (--name)")
 	wrong.when(c.Scheduler == "", "the scheduler's address is missing (--address)")
 	wrong.when(c.Slots < 0, "%d slots (--slots): at least 1", c.Slots)
-	wrong.when(c.UCXRCTimeout != 0 && (c.UCXRCTimeout < MinRCTimeout || c.UCXRCTimeout > MaxRCTimeout), "a timeout of %v (--ucx-rc-timeout): %v to %v", c.UCXRCTimeout, MinRCTimeout, MaxRCTimeout)
-	wrong.when(c.UCXRCRetries < 0 || c.UCXRCRetries > MaxRCRetries, "%d repetitions (--ucx-rc-retries): 1 to %d", c.UCXRCRetries, MaxRCRetries)
+	c.UCX.check(&wrong)
 	wrong.when(c.SpareExecutors < 0, "%d spare executors (--spare-executors): at least 0", c.SpareExecutors)
 	wrong.when(c.MaxWaiting < 0, "%d waiting tasks (--max-waiting): at least 0", c.MaxWaiting)
 	wrong.when(c.Zero && c.HTTPAddress != "", "HTTP on %s (--metrics-listen): a worker that runs nothing (--zero) has no metrics; leave one of them out", c.HTTPAddress)

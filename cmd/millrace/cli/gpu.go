@@ -42,7 +42,7 @@ func (a *app) onDevice(c *worker.Config, p *placed) error {
 	if p.Instance {
 		c.GPU = "0" // it sees no other
 	}
-	c.NearNetDevices = p.Net
+	c.UCX.Near = p.Net
 	if library, err := openNVML(s.String("nvml-library")); err == nil {
 		c.GPUMonitor = library
 	} else if !errors.Is(err, errNoNVML) {

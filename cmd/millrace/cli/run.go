@@ -314,7 +314,7 @@ func (a *app) runChild(ctx context.Context, name string) error {
 	}
 	c := worker.Config{
 		SpillLimitBytes: spill, FunctionMemory: functions,
-		Protocol: s.String("protocol"), BLASLibrary: s.String("blas-library"),
+		Protocol: s.String("protocol"), UCX: a.ucx(), BLASLibrary: s.String("blas-library"),
 		Name: name, Incarnation: os.Getenv(supervisor.IncarnationEnv), Restarted: os.Getenv(supervisor.RestartedEnv) != "", Supervised: true, Scheduler: address, Token: secret.Token, Accept: secret.Accept,
 		Drain: drain, DrainGrace: s.Duration("stop-grace"), Alive: link.Alive, ControlPage: link.Page,
 		Listen: s.String("listen"), Advertise: s.String("advertise"), HTTPAddress: os.Getenv(httpEnv), Slots: slots, Cores: cores, MemoryLimitBytes: limit,
@@ -344,7 +344,6 @@ func (a *app) runChild(ctx context.Context, name string) error {
 		}
 		c.Exec[name] = strings.Fields(command)
 	}
-	a.ucx(&c)
 	if gpu != nil {
 		if err := a.onDevice(&c, gpu); err != nil {
 			return err

@@ -4,7 +4,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -178,10 +177,10 @@ func TestTimesOfRDMAAreGivenOrUCXs(t *testing.T) {
 				}
 			})
 			var args []string
-			var want worker.Config
+			var want worker.UCX
 			if given {
 				args = []string{"--ucx-rc-timeout=1s", "--ucx-rc-retries=3", "--ucx-tls=rc", "--ucx-net-devices=mlx5_0:1", "--ucx-library=/libucp.so.0"}
-				want = worker.Config{UCXRCTimeout: time.Second, UCXRCRetries: 3, UCXTLS: "rc", UCXNetDevices: "mlx5_0:1", UCXLibrary: "/libucp.so.0"}
+				want = worker.UCX{RCTimeout: time.Second, RCRetries: 3, TLS: "rc", NetDevices: "mlx5_0:1", Library: "/libucp.so.0"}
 			}
 			if err := cmd.ParseFlags(args); err != nil {
 				t.Fatal(err)
@@ -190,9 +189,8 @@ func TestTimesOfRDMAAreGivenOrUCXs(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var got worker.Config
-			(&app{settings: s}).ucx(&got)
-			if !reflect.DeepEqual(got, want) {
+			got := (&app{settings: s}).ucx()
+			if got != want {
 				t.Errorf("%s %v: %+v", command, args, got)
 			}
 		}

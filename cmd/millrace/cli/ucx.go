@@ -26,13 +26,14 @@ func ucxFlags(f *pflag.FlagSet) {
 
 // ucx reads the settings of UCX. Defaults are left to UCX, because its environment variables apply
 // instead of them.
-func (a *app) ucx(c *worker.Config) {
+func (a *app) ucx() worker.UCX {
 	s := a.settings
-	c.UCXLibrary, c.UCXTLS, c.UCXNetDevices = s.String("ucx-library"), s.String("ucx-tls"), s.String("ucx-net-devices")
+	u := worker.UCX{Library: s.String("ucx-library"), TLS: s.String("ucx-tls"), NetDevices: s.String("ucx-net-devices")}
 	if s.origin[rcTimeout] != "default" {
-		c.UCXRCTimeout = s.Duration(rcTimeout)
+		u.RCTimeout = s.Duration(rcTimeout)
 	}
 	if s.origin[rcRetries] != "default" {
-		c.UCXRCRetries = s.Int(rcRetries)
+		u.RCRetries = s.Int(rcRetries)
 	}
+	return u
 }
