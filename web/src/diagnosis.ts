@@ -111,7 +111,8 @@ function transfers(e: Evidence, recentOnes: Attempt[]): Finding[] {
   const ended = worstOf(recentOnes, (a) => a.fetch);
   if (ended.length === 0) return [];
   const [fetched, all] = [total(ended, (a) => a.fetch), total(ended, (a) => a.all)];
-  const slow = e.slowRoute;
+  // A slow route on which the function read nothing is no cause.
+  const slow = ended.some((a) => a.worker === e.slowRoute?.reader) ? e.slowRoute : undefined;
   let text = `take ${percent(fetched, all)} of the time of ${ended[0]?.op}, most of it on worker ${most(ended, (a) => a.fetch)}`;
   if (slow) {
     const [speed, median] = [slow.bytes_per_second, slow.median_bytes_per_second];
@@ -147,7 +148,7 @@ function spilling(e: Evidence, recentOnes: Attempt[]): Finding[] {
     {
       id: "memory",
       subject: `Too little memory: worker ${name}`,
-      text: `${parts.join(", ")}. Its memory has ${limit}, and ${bytes(num(worker?.spilledBytes))} are on its disk`,
+      text: `${parts.join(", ")}. Its memory has ${limit}, and ${bytes(num(worker?.spilledBytes))} are on its disk. Release results, add workers, or give each more memory (--memory-limit)`,
       address: `${link("memory")}?worker=${encodeURIComponent(name)}`,
       action: "See what fills the memory",
     },

@@ -70,6 +70,17 @@ export function testCauses(shots) {
     );
   });
 
+  test("a task that is forgotten", async () => {
+    problems.length = 0;
+    const page = await newPage();
+    await page.goto(`${shared.cluster.url}#/tasks/1755700000000000001`);
+    await page.getByText("There is no task 1755700000000000001").waitFor();
+    await page.getByRole("link", { name: "task stream", exact: true }).click();
+    await page.waitForURL(/#\/stream/);
+    assert.deepEqual(problems, []);
+    await page.context().close();
+  });
+
   test("slow because of a route", async () => {
     const port = await freePort();
     const proxy = await slowProxy(port);

@@ -82,9 +82,10 @@ export function Slow() {
     let timer = 0;
     let gone = false;
     const run = async () => {
-      const found = await observer.look().catch(() => []);
+      // While the scheduler does not answer, the page shows its last state.
+      const found = await observer.look().catch(() => null);
       if (gone) return;
-      setList(found);
+      if (found) setList(found);
       timer = window.setTimeout(run, everyMs);
     };
     void run();

@@ -1,7 +1,7 @@
 // The page of one task.
 
 import { useState } from "preact/hooks";
-import { call, callWorker, messageOf } from "../api";
+import { CallError, call, callWorker, messageOf } from "../api";
 import { phaseColors, phaseNames } from "../colors";
 import { ago, bytes, clock, count, duration, millis, num, word } from "../format";
 import { link } from "../router";
@@ -32,18 +32,35 @@ export function TaskPage(props: { id: string }) {
   );
   const now = useNow();
   const t = found.value?.task;
+  const gone = found.error instanceof CallError && found.error.status === 404;
   if (!t) {
     return found.error ? (
-      <Empty title={messageOf(found.error)}>
-        The scheduler forgets tasks whose results nobody holds.
+      <Empty title={gone ? `There is no task ${props.id}` : messageOf(found.error)}>
+        {gone && (
+          <>
+            The scheduler forgets tasks whose results nobody holds. Their run times stay in the{" "}
+            <a href={link("stream")}>task stream</a>.
+          </>
+        )}
       </Empty>
     ) : (
       <Empty title="Looking up the task" />
     );
   }
   const state = word(t.state, "TASK_STATE_");
+  const runTime = t.runTime
+    ? millis(t.runTime)
+    : t.startTime && state === "running" && !gone
+      ? Math.max(now - Date.parse(t.startTime), 0)
+      : undefined;
   return (
     <>
+      {gone && (
+        <div class="notice round" role="alert">
+          The scheduler has forgotten this task, because nobody holds its result. The page shows its
+          last state.
+        </div>
+      )}
       <div class="bar-of-controls">
         <StateBadge state={t.state} prefix="TASK_STATE_" />
         <Op name={t.op?.name ?? ""} />
@@ -56,7 +73,7 @@ export function TaskPage(props: { id: string }) {
       <div class="grid stats">
         <Stat
           title="Run time"
-          figure={t.runTime ? duration(millis(t.runTime)) : "–"}
+          figure={runTime === undefined ? "–" : duration(runTime)}
           note={`attempt ${t.attempt ?? 0}, ${t.retriesUsed ?? 0} retries used`}
         />
         <Stat
