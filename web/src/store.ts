@@ -74,6 +74,8 @@ function merge<T>(store: Store<ReadonlyMap<string, T>>, id: (row: T) => string) 
 
 const takers: Record<string, (message: never) => void> = {
   summary: (message: Summary) => {
+    heard = Date.now();
+    if (connection.value === "lost") connection.set("live");
     history.add(message);
     summary.set(message);
   },
@@ -98,9 +100,15 @@ const wanted = new Map([
   ["events", 1],
   ["alarms", 1],
 ]);
+// A summary comes every two seconds, also if nothing has changed. If none comes for this time, the
+// scheduler is stopped or overloaded, although the stream is open.
+const silentMs = 8000;
+// When the last summary came or the stream was opened, in milliseconds since 1970.
+let heard = 0;
 let source: EventSource | null = null;
 let opened = "";
 let timer = 0;
+let watching = 0;
 
 // useTopics asks for topics while the component is shown. A topic stays open after that: it is
 // likely to be shown again, and the page keeps what it knows.
@@ -135,7 +143,10 @@ function connect(): void {
   opened = topics;
   const stream = new EventSource(`api/stream?topics=${topics}&runs_after=${runs.last}`);
   source = stream;
-  stream.onopen = () => connection.set("live");
+  stream.onopen = () => {
+    heard = Date.now();
+    connection.set("live");
+  };
   stream.onerror = () => {
     if (source !== stream) return;
     connection.set("lost");
@@ -147,6 +158,12 @@ function connect(): void {
       if (source === stream) take(JSON.parse((event as MessageEvent<string>).data) as never);
     });
   }
+}
+
+// watchSilence says that the connection is lost while the scheduler is silent. The next summary
+// says that it is there again.
+function watchSilence(): void {
+  if (connection.value === "live" && Date.now() - heard > silentMs) connection.set("lost");
 }
 
 // thaw shows the data of a report.
@@ -164,6 +181,7 @@ async function thaw(): Promise<void> {
 // start learns the role of the viewer, and opens the stream.
 export async function start(delay = 0): Promise<void> {
   if (frozen) return thaw();
+  watching ||= window.setInterval(watchSilence, 1000);
   try {
     const now = await get<Session>("api/session");
     const before = session.value;

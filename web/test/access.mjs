@@ -155,6 +155,20 @@ export function testAccess() {
     });
   }
 
+  test("a scheduler that is stopped", async () => {
+    problems.length = 0;
+    const page = await newPage();
+    shared.cluster.scheduler.kill("SIGSTOP");
+    try {
+      await page.getByRole("status").getByText("Connection lost").waitFor();
+    } finally {
+      shared.cluster.scheduler.kill("SIGCONT");
+    }
+    await live(page);
+    assert.deepEqual(problems, []);
+    await page.context().close();
+  });
+
   test("orders to workers", async () => {
     const page = await newPage();
     const badge = (text) => page.locator("#content .badge", { hasText: text }).first().waitFor();

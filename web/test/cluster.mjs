@@ -98,5 +98,5 @@ export async function startCluster() {
     await stop();
     throw error;
   }
-  return { url, token, reader, env, call, python: run, worker, stop };
+  return { url, token, reader, env, call, python: run, worker, scheduler: up.process, stop };
 }
