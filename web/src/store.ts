@@ -181,7 +181,7 @@ async function thaw(): Promise<void> {
 // start learns the role of the viewer, and opens the stream.
 export async function start(delay = 0): Promise<void> {
   if (frozen) return thaw();
-  watching ||= window.setInterval(watchSilence, 1000);
+  if (watching === 0) watching = window.setInterval(watchSilence, 1000);
   try {
     const now = await get<Session>("api/session");
     const before = session.value;
