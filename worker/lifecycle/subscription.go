@@ -1,7 +1,6 @@
 package lifecycle
 
 import (
-	"maps"
 	"slices"
 	"time"
 )
@@ -48,30 +47,36 @@ func (m *Machine) onUnasked(e Unasked) {
 		m.endSubscriptions(e.Object, false, by)
 		return
 	}
-	for _, o := range m.subscribedObjects() {
+	for _, o := range m.subscribedObjects(func(Object) bool { return true }) {
 		m.endSubscriptions(o, false, by)
 	}
 }
 
 // onBeaten ends the subscriptions to objects whose makers have been unknown here for too long.
 func (m *Machine) onBeaten() {
-	for _, o := range m.subscribedObjects() {
-		if m.attempts[makerOf(o)] == nil {
-			m.endSubscriptions(o, true, func(s subscription) bool { return m.now.Sub(s.since) > m.config.SubscriptionWait })
-		}
+	for _, o := range m.subscribedObjects(func(o Object) bool { return m.attempts[makerOf(o)] == nil }) {
+		m.endSubscriptions(o, true, func(s subscription) bool { return m.now.Sub(s.since) > m.config.SubscriptionWait })
 	}
 }
 
 // onRenewed forgets what it knows of objects: their names mean other objects from now on.
 func (m *Machine) onRenewed() {
 	m.usage = usage{}
-	for _, o := range m.subscribedObjects() {
+	for _, o := range m.subscribedObjects(func(Object) bool { return true }) {
 		m.endSubscriptions(o, true, func(subscription) bool { return true })
 	}
 }
 
-func (m *Machine) subscribedObjects() []Object {
-	return slices.SortedFunc(maps.Keys(m.subscribed), func(a, b Object) int { return makerOf(a).compare(makerOf(b)) })
+// subscribedObjects returns the wanted ones of the objects with subscriptions, in order.
+func (m *Machine) subscribedObjects(wanted func(Object) bool) (found []Object) {
+	// sorted: below
+	for o := range m.subscribed {
+		if wanted(o) {
+			found = append(found, o)
+		}
+	}
+	slices.SortFunc(found, func(a, b Object) int { return makerOf(a).compare(makerOf(b)) })
+	return found
 }
 
 // endSubscriptions ends those subscriptions to an object for which ends returns true. With tell,
