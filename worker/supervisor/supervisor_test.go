@@ -227,6 +227,16 @@ func wait[T any](t *testing.T, c <-chan T, what string) T {
 	}
 }
 
+// said waits until the output has some words.
+func (s *supervised) said(t *testing.T, words string) {
+	t.Helper()
+	for limit := time.Now().Add(workertest.EventTimeout); !strings.Contains(s.output.String(), words); time.Sleep(time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatalf("not %q: %s", words, s.output)
+		}
+	}
+}
+
 func gone(pid int) bool { return errors.Is(unix.Kill(pid, 0), unix.ESRCH) }
 
 // A worker that the scheduler restarts is started again at once, as often as that happens, without
@@ -392,17 +402,9 @@ func TestGraceOfDrainingEnds(t *testing.T) {
 	hurry := make(chan struct{})
 	s := startWith(t, "patient", func(c *supervisor.Config) { c.DrainGrace, c.Hurry = time.Hour, hurry }, "host-0")
 	wait(t, s.started, "the start")
-	said := func(words string) {
-		t.Helper()
-		for limit := time.Now().Add(workertest.EventTimeout); !strings.Contains(s.output.String(), words); time.Sleep(time.Millisecond) {
-			if time.Now().After(limit) {
-				t.Fatalf("not %q: %s", words, s.output)
-			}
-		}
-	}
-	said("is up")
+	s.said(t, "is up")
 	s.stop()
-	said("told terminated")
+	s.said(t, "told terminated")
 	if len(s.ended) > 0 {
 		t.Error("it has ended")
 	}
@@ -410,7 +412,7 @@ func TestGraceOfDrainingEnds(t *testing.T) {
 	if err := wait(t, s.ended, "the end"); err != nil {
 		t.Error(err)
 	}
-	said("told interrupt")
+	s.said(t, "told interrupt")
 }
 
 // The beginning of a crash message contains the reason; the list of goroutines behind it is long.
@@ -427,12 +429,8 @@ func TestChildrenLeaveOrAreKilled(t *testing.T) {
 	for _, mode := range []string{"polite", "stubborn"} {
 		s := start(t, mode, "host-0", "host-1")
 		pids := []int{wait(t, s.started, "a start"), wait(t, s.started, "a start")}
-		for ; !strings.Contains(s.output.String(), "host-0 is up") || !strings.Contains(s.output.String(), "host-1 is up"); time.Sleep(time.Millisecond) {
-			// The output shows that a child handles signals by now.
-			if gone(pids[0]) || gone(pids[1]) {
-				t.Fatal("a child is gone")
-			}
-		}
+		s.said(t, "host-0 is up") // a child that says this handles signals
+		s.said(t, "host-1 is up")
 		s.stop()
 		if err := wait(t, s.ended, "the end"); err != nil {
 			t.Errorf("%s: %v", mode, err)
