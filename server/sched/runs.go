@@ -133,16 +133,18 @@ func (m *Machine) Runs(namespace string, graph ids.GraphID, begin time.Time, aft
 }
 
 // LatestRuns returns finished attempts with numbers above `after`, oldest first, and the number of
-// the last one. If there are more than `limit`, it returns that many, spread evenly.
+// the last one. If there are more than `limit`, it returns that many: the first, the last, and
+// others between them, spread evenly. limit is at least 2.
 func (m *Machine) LatestRuns(after uint64, limit int) (found []Run, last uint64) {
 	s := &m.runs
 	if after >= s.last {
 		return nil, s.last
 	}
 	first := max(after+1, s.first)
-	stride := max((s.last-first+uint64(limit))/uint64(limit), 1)
-	for n := first + (s.last-first)%stride; n <= s.last; n += stride {
-		found = append(found, s.at(n).copied())
+	after = s.last - first // what follows the first one
+	count := min(uint64(limit), after+1)
+	for i := range count {
+		found = append(found, s.at(first+i*after/max(count-1, 1)).copied())
 	}
 	return found, s.last
 }

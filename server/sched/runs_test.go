@@ -80,3 +80,28 @@ func TestWantedRunsAreReadInPieces(t *testing.T) {
 		t.Fatalf("after the last one: %v, %d", found, last)
 	}
 }
+
+// A sample of the latest attempts has the first and the last of them, so that readers know between
+// which numbers others are.
+func TestSamplesOfRunsHaveBothEnds(t *testing.T) {
+	m := &Machine{}
+	for range runsLength + 7 {
+		m.runs.add(Run{End: time.Unix(1000, 0)}, nil)
+	}
+	newest := uint64(runsLength + 7)
+	for _, after := range []uint64{0, newest - 1000, newest - 11, newest - 10, newest - 9, newest - 2, newest - 1} {
+		found, last := m.LatestRuns(after, 10)
+		first := max(after+1, m.runs.first)
+		if want := int(min(10, newest-first+1)); len(found) != want || last != newest || found[0].Number != first || found[want-1].Number != newest {
+			t.Fatalf("after %d: %d attempts, up to %d: %+v", after, len(found), last, found)
+		}
+		for i := range found[1:] {
+			if step := found[i+1].Number - found[i].Number; step == 0 || step > (newest-first)/9+1 {
+				t.Errorf("after %d: from %d to %d", after, found[i].Number, found[i+1].Number)
+			}
+		}
+	}
+	if found, last := m.LatestRuns(newest, 10); found != nil || last != newest {
+		t.Errorf("%+v, up to %d", found, last)
+	}
+}

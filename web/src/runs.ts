@@ -6,10 +6,6 @@ import { get } from "./api";
 export interface RunBatch {
   // Of an older page: the number before which there is more.
   before?: number;
-  // Of an event: the numbers of the first and the last run that ended since the event before. The
-  // rows are a sample of these runs if there are fewer.
-  first?: number;
-  next?: number;
   op?: string[];
   columns?: string[];
   workers?: Record<string, string>;
@@ -33,10 +29,6 @@ const succeeded = 5;
 
 // The largest number of runs that the page keeps.
 const kept = 300_000;
-
-// The largest number of events of which the page knows that they were samples: those of 17 minutes
-// or more. Of an older event, runs before the first one that it had may be missed.
-const keptSamples = 10_000;
 
 export const phases = ["fetch", "spill", "wait", "deserialize", "publish"] as const;
 export type Phase = (typeof phases)[number];
@@ -85,8 +77,6 @@ class Runs {
   private known = new Set<number>();
   // The scheduler does not keep the runs up to this number any more.
   private gone = 0;
-  // The first and the last number of the latest events that were samples, in order.
-  private samples: [number, number][] = [];
 
   of(figure: Figure): number[] {
     return this.data.get(figure) ?? [];
@@ -107,7 +97,6 @@ class Runs {
     this.size = 0;
     this.known.clear();
     this.gone = 0;
-    this.samples.length = 0;
     this.last = 0;
     this.oldest = Number.POSITIVE_INFINITY;
     this.complete = false;
@@ -134,11 +123,6 @@ class Runs {
 
   add(batch: RunBatch): void {
     if (batch.columns) this.columns = batch.columns;
-    const { first, next } = batch;
-    if (first !== undefined && next !== undefined && next - first >= (batch.rows ?? []).length) {
-      this.samples.push([first, next]);
-      if (this.samples.length > keptSamples) this.samples.shift();
-    }
     const names = batch.op ?? [];
     const ops = names.map((name) => this.op(name));
     const at = (name: string) => this.columns.indexOf(name);
@@ -194,7 +178,8 @@ class Runs {
   }
 
   // missing gives the runs that are kept and not known between those of a time, as their number and
-  // the newest of them. The scheduler sends a sample of the runs that end in a short time.
+  // the newest of them. The scheduler sends a sample of the runs that end in a short time: the
+  // first one, the last one, and some between them.
   missing(from: number, to: number): { count: number; newest: number } {
     const [numbers, starts] = [this.of("number"), this.of("start_ms")];
     let [low, high] = [Number.POSITIVE_INFINITY, 0];
@@ -203,8 +188,6 @@ class Runs {
       low = Math.min(low, numbers[i] ?? 0);
       high = Math.max(high, numbers[i] ?? 0);
     }
-    // The first runs of an event may not be in its sample.
-    low = this.samples.find(([first, last]) => first <= low && low <= last)?.[0] ?? low;
     low = Math.max(low, this.gone + 1);
     let count = Math.max(high - low + 1, 0);
     for (let i = 0; i < this.size; i++) {

@@ -74,8 +74,6 @@ function merge<T>(store: Store<ReadonlyMap<string, T>>, id: (row: T) => string) 
 
 const takers: Record<string, (message: never) => void> = {
   summary: (message: Summary) => {
-    heard = Date.now();
-    if (connection.value === "lost") connection.set("live");
     history.add(message);
     summary.set(message);
   },
@@ -103,12 +101,10 @@ const wanted = new Map([
 // A summary comes every two seconds, also if nothing has changed. If none comes for this time, the
 // scheduler is stopped or overloaded, although the stream is open.
 const silentMs = 8000;
-// When the last summary came or the stream was opened, in milliseconds since 1970.
-let heard = 0;
+let silence = 0;
 let source: EventSource | null = null;
 let opened = "";
 let timer = 0;
-let watching = 0;
 
 // useTopics asks for topics while the component is shown. A topic stays open after that: it is
 // likely to be shown again, and the page keeps what it knows.
@@ -143,27 +139,28 @@ function connect(): void {
   opened = topics;
   const stream = new EventSource(`api/stream?topics=${topics}&runs_after=${runs.last}`);
   source = stream;
-  stream.onopen = () => {
-    heard = Date.now();
-    connection.set("live");
-  };
+  stream.onopen = heard;
   stream.onerror = () => {
     if (source !== stream) return;
+    window.clearTimeout(silence);
     connection.set("lost");
     stream.close();
     void start(2000);
   };
   for (const [topic, take] of Object.entries(takers)) {
     stream.addEventListener(topic, (event) => {
-      if (source === stream) take(JSON.parse((event as MessageEvent<string>).data) as never);
+      if (source !== stream) return;
+      heard();
+      take(JSON.parse((event as MessageEvent<string>).data) as never);
     });
   }
 }
 
-// watchSilence says that the connection is lost while the scheduler is silent. The next summary
-// says that it is there again.
-function watchSilence(): void {
-  if (connection.value === "live" && Date.now() - heard > silentMs) connection.set("lost");
+// heard is called with each message. The connection counts as lost if no other one follows in time.
+function heard(): void {
+  if (connection.value !== "live") connection.set("live");
+  window.clearTimeout(silence);
+  silence = window.setTimeout(() => connection.set("lost"), silentMs);
 }
 
 // thaw shows the data of a report.
@@ -181,7 +178,6 @@ async function thaw(): Promise<void> {
 // start learns the role of the viewer, and opens the stream.
 export async function start(delay = 0): Promise<void> {
   if (frozen) return thaw();
-  if (watching === 0) watching = window.setInterval(watchSilence, 1000);
   try {
     const now = await get<Session>("api/session");
     const before = session.value;
