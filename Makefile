@@ -458,9 +458,10 @@ prepared: build $(GENERATORS) $(TOOLS)/golangci-lint $(TOOLS)/grpcurl .tools/pyr
 pythons: .venv/.stamp
 	@tools/pytest-all --prepare
 
-$(TOOLS)/buf: tools/go.mod tools/go.sum | bootstrap
-	cd tools && $(GOTOOL) -o ../$@ github.com/bufbuild/buf/cmd/buf
-	@touch $@
+# buf comes as a program in a Python package: to compile it takes a minute of processor time.
+$(TOOLS)/buf: .tools/venv-gen/.stamp
+	@mkdir -p $(TOOLS)
+	ln -sfn ../venv-gen/bin/buf $@
 $(TOOLS)/protoc-gen-go: tools/go.mod tools/go.sum | bootstrap
 	cd tools && $(GOTOOL) -o ../$@ google.golang.org/protobuf/cmd/protoc-gen-go
 	@touch $@
