@@ -137,28 +137,34 @@ func TestReaderWaitsForALateAssignment(t *testing.T) {
 // A maker that cannot be reached, or that does not know the task, fails no task:
 // the attempt is returned to the scheduler with the outcome that its input is unreachable.
 func TestInputsWithoutNotificationAreReturned(t *testing.T) {
-	a, b := pairWith(t, func(c *worker.Config) { c.SpinTime, c.SubscriptionWait = time.Millisecond, shortWait })
-	check := func(r *workerv1.TaskReport, input uint64, at uint32) {
-		t.Helper()
-		u := r.GetUnreachable()
-		if r.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_INPUT_UNREACHABLE || len(u) != 1 || u[0].GetTaskId() != input ||
-			fmt.Sprint(u[0].GetFailedAt()) != fmt.Sprint([]uint32{at}) || len(u[0].GetMissingAt()) > 0 {
-			t.Errorf("got %v", r)
-		}
-	}
+	a, b := pair(t, time.Millisecond)
 	b.Assign(noop(1, pending(100, 77)))
-	check(b.Report(1), 100, 77)
+	checkUnreachable(t, b.Report(1), 100, 77)
 	b.Assign(noop(2, pending(100, 78))) // no worker has this number
-	check(b.Report(2), 100, 78)
-	// A reader waits a limited time for an attempt that was never assigned to the maker,
-	// and without limit for one that is running.
+	checkUnreachable(t, b.Report(2), 100, 78)
 	a.Assign(&workerv1.Assignment{TaskId: 101, Attempt: 1, OpId: 4, Arguments: workertest.Arguments(100.0)})
 	a.Report(101, workerv1.TaskOutcome_TASK_OUTCOME_STARTED)
-	b.Assign(noop(3, pending(102, a.ID)), noop(4, pending(101, a.ID)), noop(5, pending(101, a.ID)))
-	check(b.Report(3), 102, a.ID)
+	b.Assign(noop(4, pending(101, a.ID)), noop(5, pending(101, a.ID)))
 	b.Send(&workerv1.SessionResponse{Cancellations: []*workerv1.AttemptRef{{TaskId: 4, Attempt: 1}}})
 	b.Report(4, workerv1.TaskOutcome_TASK_OUTCOME_CANCELLED)
 	// The reader detects that the maker ended.
 	a.stop()
-	check(b.Report(5), 101, a.ID)
+	checkUnreachable(t, b.Report(5), 101, a.ID)
+}
+
+// A reader waits a limited time for an attempt that was never assigned to the maker.
+func TestReadersDoNotWaitForUnknownAttempts(t *testing.T) {
+	a, b := pairWith(t, func(c *worker.Config) { c.SpinTime, c.SubscriptionWait = time.Millisecond, shortWait })
+	b.Assign(noop(1, pending(102, a.ID)))
+	checkUnreachable(t, b.Report(1), 102, a.ID)
+}
+
+// checkUnreachable checks that a task was returned because one worker did not give its input.
+func checkUnreachable(t *testing.T, r *workerv1.TaskReport, input uint64, at uint32) {
+	t.Helper()
+	u := r.GetUnreachable()
+	if r.GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_INPUT_UNREACHABLE || len(u) != 1 || u[0].GetTaskId() != input ||
+		fmt.Sprint(u[0].GetFailedAt()) != fmt.Sprint([]uint32{at}) || len(u[0].GetMissingAt()) > 0 {
+		t.Errorf("got %v", r)
+	}
 }
