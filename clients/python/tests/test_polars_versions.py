@@ -53,6 +53,19 @@ def test_a_plan_of_an_unknown_form_runs_in_one_task(
         query.collect(engine=Engine(client, options=Options(fallback_mode="raise", undivided_limit=0)))
 
 
+# Polars writes the second limit over the first if it moves the first into an input of the task: see
+# _plan.optimizations, which looks at the bytes of a plan whatever their form is.
+@pytest.mark.parametrize("form", ["word", "fields"])
+def test_limits_of_a_plan_of_an_unknown_form(form: str, monkeypatch: pytest.MonkeyPatch, client: Client) -> None:
+    rows = pl.DataFrame({"x": range(100)})
+    engine = Engine(client, options=Options(undivided_limit=0, least_bytes=0, parts=2))
+    stored = engine.persist(rows)
+    unknown(monkeypatch, form)
+    query = stored.head(12).with_row_index().head(40).select("x")
+    with pytest.warns(UndividedWarning, match=TEXT):
+        assert_frame_equal(query.collect(engine=engine), rows.head(12))
+
+
 PROGRAM = """
 import polars as pl
 from millrace._polars import _plan
