@@ -191,7 +191,7 @@ web: web/node_modules/.stamp ## Build the dashboard from web/ into server/web/as
 	cd web && PATH="$(CURDIR)/.venv/bin:$$PATH" npm run --silent format && \
 	  PATH="$(CURDIR)/.venv/bin:$$PATH" npm run --silent build
 
-WEB := $(addprefix web/,src build.mjs package.json package-lock.json tsconfig.json biome.json)
+WEB := $(addprefix web/,src test build.mjs package.json package-lock.json tsconfig.json biome.json)
 .PHONY: web-check
 web-check: web/node_modules/.stamp ## Check web/, and fail if server/web/assets is out of date
 	PATH="$(CURDIR)/.venv/bin:$$PATH" tools/unless-done web-check $(WEB) server/web/assets -- \

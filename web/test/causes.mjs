@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import net from "node:net";
 import { join } from "node:path";
 import { test } from "node:test";
+import { startCluster } from "./cluster.mjs";
 import { newPage, problems, shared } from "./shared.mjs";
 
 // The rate of the slow route in bytes per second, and the time between two pieces.
@@ -41,10 +42,10 @@ async function freePort() {
 }
 
 // check opens the overview while the graph of a cause runs, and follows the link of the finding.
-async function check(cause, subject, text, address, shots) {
+async function check(cause, subject, text, address, shots, cluster = shared.cluster) {
   problems.length = 0;
-  const page = await newPage();
-  const job = shared.cluster.python("causes.py", cause);
+  const page = await newPage({}, undefined, cluster);
+  const job = cluster.python("causes.py", cause);
   try {
     const finding = page.locator(".alarm", { hasText: subject }).filter({ hasText: text }).first();
     await finding.waitFor();
@@ -81,11 +82,13 @@ export function testCauses(shots) {
     await page.context().close();
   });
 
+  // Routes are compared with all others of their cluster, so that this one has a cluster of its own.
   test("slow because of a route", async () => {
+    const cluster = await startCluster({ workers: 2, withJob: false });
     const port = await freePort();
     const proxy = await slowProxy(port);
     const start = (name, ...more) =>
-      shared.cluster.worker([
+      cluster.worker([
         ...["--name", name, "--workers", "1", "--slots", "1", "--protocol", "grpc"],
         ...["--memory-limit", "64MiB", "--spare-executors", "0", ...more],
       ]);
@@ -101,9 +104,11 @@ export function testCauses(shots) {
         /take [0-9]+ % of the time of consume, most of it on worker near-0.*slowest route is far-0 → near-0: [0-9.]+ [KM]iB\/s by grpc; the median/,
         /#\/routes$/,
         shots,
+        cluster,
       );
     } finally {
       await Promise.all(workers.map((w) => w.end()));
+      await cluster.stop();
       proxy.close();
     }
   });

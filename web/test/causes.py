@@ -1,7 +1,7 @@
 """Makes a graph slow for the reason that is its argument: route, straggler or spilling.
 
-The graph with the slow route reads on the worker "near-0" from "far-0". The program ends when its
-standard input ends.
+The graph with the slow route reads on the worker "near-0" from "far-0", and from two other workers
+that are as near as they say. The program ends when its standard input ends.
 """
 
 from __future__ import annotations
@@ -48,7 +48,11 @@ def main() -> None:
     cause = sys.argv[1]
     if cause == "route":
         while True:  # until the page has shown it: routes are compared every ten seconds
-            blocks = client.map(produce, range(12), workers="far-0", pure=False)
+            blocks = [
+                block
+                for source in ("host-0", "host-1", "far-0")
+                for block in client.map(produce, range(4), workers=source, pure=False)
+            ]
             client.gather(client.map(consume, blocks, workers="near-0", pure=False))
     elif cause == "straggler":
         client.gather(client.map(resize, range(40)))

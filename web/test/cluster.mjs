@@ -39,13 +39,15 @@ export function start(command, args, options) {
   return { process, ended, says };
 }
 
-export async function startCluster() {
+// startCluster starts a cluster with workers host-0 and so on, and the job that most tests look at.
+export async function startCluster({ workers = 3, withJob = true } = {}) {
   const folder = mkdtempSync(join(tmpdir(), "millrace-web-"));
   const file = join(folder, "scheduler.json");
   const python = join(root, ".venv/bin/python");
   const millrace = process.env.MILLRACE_BIN ?? join(root, "bin/millrace");
   const up = start(millrace, [
-    ...["up", "--workers", "3", "--slots", "2", "--memory-limit", "32MiB", "--spill-limit", "1GiB"],
+    ...["up", "--workers", String(workers), "--slots", "2"],
+    ...["--memory-limit", "32MiB", "--spill-limit", "1GiB"],
     ...[
       "--python",
       python,
@@ -85,15 +87,15 @@ export async function startCluster() {
     program(python, [join(root, "web/test", file), ...args], (p) => p.stdin.end());
   const worker = (args) =>
     program(millrace, ["worker", "--python", python, ...args], (p) => p.kill("SIGTERM"));
-  const job = run("job.py");
+  const job = withJob ? run("job.py") : null;
   const stop = async () => {
-    await job.end();
+    await job?.end();
     up.process.kill("SIGTERM");
     await up.ended;
     rmSync(folder, { recursive: true, force: true });
   };
   try {
-    await job.says("begun");
+    await job?.says("begun");
   } catch (error) {
     await stop();
     throw error;

@@ -52,9 +52,9 @@ export async function blankPage(options = {}, base = shared.cluster.url) {
 }
 
 // newPage opens a page that is logged in with a token.
-export async function newPage(options, token = shared.cluster.token) {
-  const page = await blankPage(options);
-  await page.goto(`${shared.cluster.url}#token=${token}`);
+export async function newPage(options, token, { url, token: own } = shared.cluster) {
+  const page = await blankPage(options, url);
+  await page.goto(`${url}#token=${token ?? own}`);
   await live(page);
   return page;
 }

@@ -1,5 +1,5 @@
 // Opens the dashboard behind the real jupyter-server-proxy, by the link that the Python client
-// gives there. access.mjs has the same with a proxy of its own, for every day.
+// gives there. ../access.mjs has the same with a proxy of its own, for every day.
 
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
@@ -7,9 +7,9 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
-import { logIn } from "./access.mjs";
-import { root, start } from "./cluster.mjs";
-import { blankPage, close, live, open, orders, problems, shared } from "./shared.mjs";
+import { logIn } from "../access.mjs";
+import { root, start } from "../cluster.mjs";
+import { blankPage, close, live, open, orders, problems, shared } from "../shared.mjs";
 
 const prefix = "/user/ann/";
 const template = "{JUPYTERHUB_SERVICE_PREFIX}proxy/{port}/status";
