@@ -109,6 +109,7 @@ func (m *Machine) enter(a *attempt, found []Found) {
 			a.missing = append(a.missing, w)
 		}
 	}
+	a.pinned = once(a.pinned)
 	if len(lost) > 0 {
 		m.unreachable(lost...)
 		return
@@ -122,4 +123,29 @@ func (m *Machine) enter(a *attempt, found []Found) {
 		return
 	}
 	m.advance(a)
+}
+
+// fewPins is the largest number of objects that are compared with each other; more need a map.
+const fewPins = 32
+
+// once removes repeated objects from a list, which it changes: an attempt may use an object, or
+// items of one list, as several inputs, and has one pin of it.
+func once(list []Object) []Object {
+	kept := list[:0]
+	if len(list) <= fewPins {
+		for _, o := range list {
+			if !slices.Contains(kept, o) {
+				kept = append(kept, o)
+			}
+		}
+		return kept
+	}
+	known := make(map[Object]bool, len(list))
+	for _, o := range list {
+		if !known[o] {
+			known[o] = true
+			kept = append(kept, o)
+		}
+	}
+	return kept
 }

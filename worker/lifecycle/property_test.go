@@ -327,7 +327,7 @@ func (w *world) assign(t *rapid.T, task uint64) {
 	if rapid.IntRange(0, 5).Draw(t, "function") == 0 {
 		e.Function = lifecycle.Function{Name: "f", Hash: ids.FunctionHash{byte(rapid.IntRange(1, 2).Draw(t, "hash"))}}
 	}
-	for _, n := range rapid.SliceOfNDistinct(rapid.IntRange(1000, 1006), 0, 3, rapid.ID[int]).Draw(t, "inputs") {
+	for _, n := range rapid.SliceOfN(rapid.IntRange(1000, 1006), 0, 3).Draw(t, "inputs") {
 		in := lifecycle.Input{Object: lifecycle.Object{Task: ids.TaskID(n), Generation: 1}, Bytes: uint64(n)}
 		for _, h := range rapid.SliceOfNDistinct(rapid.IntRange(1, 4), 0, 3, rapid.ID[int]).Draw(t, "holders") {
 			in.Holders = append(in.Holders, ids.WorkerID(h))
@@ -344,6 +344,8 @@ func (w *world) assign(t *rapid.T, task uint64) {
 // found looks the inputs of an attempt up, at random, and pins those that are here.
 func (w *world) found(r lifecycle.Ref) (found []lifecycle.Found) {
 	ways, leases := w.ways[r], w.leases[r]
+	// Inputs that are the same object are in one place, and have one pin.
+	places := make(map[lifecycle.Object]lifecycle.Place)
 	for i, in := range w.objects[r] {
 		f := lifecycle.Found{Object: in.Object, Known: len(in.Holders), Place: rapid.SampledFrom([]lifecycle.Place{
 			lifecycle.Elsewhere, lifecycle.Kept, lifecycle.Pinned, lifecycle.Away}).Draw(w.t, "place")}
@@ -352,9 +354,13 @@ func (w *world) found(r lifecycle.Ref) (found []lifecycle.Found) {
 			f.Place = lifecycle.Kept
 		case ways != nil && ways[i].Read && rapid.Bool().Draw(w.t, "in place"):
 			f.Place = lifecycle.InPlace
-		}
-		if f.Place >= lifecycle.Pinned {
-			w.pin(r, in.Object)
+		default:
+			place, again := places[in.Object]
+			if again {
+				f.Place = place
+			} else if places[in.Object] = f.Place; f.Place >= lifecycle.Pinned {
+				w.pin(r, in.Object)
+			}
 		}
 		found = append(found, f)
 	}

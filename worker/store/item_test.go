@@ -17,9 +17,9 @@ import (
 
 const itemBytes = 512 << 10
 
-func bytesIn(frame uint32) *millracev1.Value {
+func bytesIn(frame uint32, bytes uint64) *millracev1.Value {
 	return &millracev1.Value{Kind: &millracev1.Value_TensorValue{TensorValue: &millracev1.Tensor{
-		Dtype: millracev1.DType_DTYPE_UINT8, Shape: []int64{itemBytes}, Location: &millracev1.Tensor_Frame{Frame: frame},
+		Dtype: millracev1.DType_DTYPE_UINT8, Shape: []int64{int64(bytes)}, Location: &millracev1.Tensor_Frame{Frame: frame},
 	}}}
 }
 
@@ -27,9 +27,15 @@ func bytesIn(frame uint32) *millracev1.Value {
 // are 1 and 2.
 func (s *spilling) putList(t *testing.T, task int) {
 	t.Helper()
+	s.putListOf(t, task, itemBytes)
+}
+
+// putListOf is putList with tensors of another size.
+func (s *spilling) putListOf(t *testing.T, task int, itemBytes uint64) {
+	t.Helper()
 	number := &millracev1.Value{Kind: &millracev1.Value_IntValue{IntValue: 5}}
 	header, err := proto.Marshal(&millracev1.Value{Kind: &millracev1.Value_ListValue{ListValue: &millracev1.ListValue{
-		Values: []*millracev1.Value{bytesIn(0), number, bytesIn(1)},
+		Values: []*millracev1.Value{bytesIn(0, itemBytes), number, bytesIn(1, itemBytes)},
 	}}})
 	if err != nil {
 		t.Fatal(err)
@@ -44,7 +50,7 @@ func (s *spilling) putList(t *testing.T, task int) {
 		t.Fatal(err)
 	}
 	for i, f := range frames {
-		b := bytes.Repeat([]byte{byte(i + 1)}, itemBytes)
+		b := bytes.Repeat([]byte{byte(i + 1)}, int(itemBytes))
 		if far, ok := s.Space().(memory.Staged); !ok {
 			copy(s.View(f), b)
 		} else if err := far.WriteFrom(f.Offset, b); err != nil {
@@ -137,9 +143,14 @@ func TestItemsAreAdmitted(t *testing.T) {
 		all = append(all, item(task, 1), item(task, 3))
 	}
 	s.settle(t)
+	s.putListOf(t, 13, 64<<10)
+	all = append(all, item(13, 1), item(11, 2), item(13, 3))
 	got, _ = s.Admit(9, 3, 0, all, false, false, nil)
-	if got[0].ID != id(11, 1) || got[3].ID != (ledger.ObjectID{}) {
-		t.Errorf("more than half of the slab: %v", got)
+	for i, list := range []ledger.ObjectID{id(11, 1), id(11, 1), id(12, 1), id(12, 1), {}, id(11, 1), {}} {
+		// The list that exceeds half of the slab is not there; the others count once each.
+		if got[i].ID != list {
+			t.Errorf("item %d, %s, of lists of half of the slab and more is %s", i, all[i], got[i].ID)
+		}
 	}
 	for _, o := range got {
 		s.Unpin(o.ID, 9, 3)

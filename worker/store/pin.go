@@ -1,6 +1,8 @@
 package store
 
 import (
+	"slices"
+
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory/ledger"
 )
@@ -12,6 +14,8 @@ import (
 // anyway; then the result is loose too, because an attempt that waits must not hold memory. Without
 // a tier below the slab, loose is always false: nothing can be moved.
 //
+// An object that is several inputs, or of which the attempt needs several items, counts once.
+//
 // Of an item, the whole object is pinned if it is in the slab, as the ID in the result says. A list
 // that is in a tier below is not found, and neither are lists if the slab has little room, or if
 // they are too large together, or if copies is true: the attempt needs a copy of its items, so that
@@ -22,20 +26,27 @@ func (s *Store) Admit(task ids.TaskID, attempt ids.Attempt, rank uint64, inputs 
 	defer s.mu.Unlock()
 	loose = waits
 	var bytes, lists uint64
+	var counted objectSet
 	spacious := s.spacious() && !copies
 	for i, id := range inputs {
 		o, ok := s.find(id)
 		whole := o.ID.Item != id.Item // the list of which the attempt needs an item
-		if whole {
-			lists += o.Placed()
-			ok = ok && (len(s.below) == 0 || o.InSlab && spacious && lists <= s.space.Size()/listShare)
+		again := ok && counted.has(o.ID)
+		if whole && !again && len(s.below) > 0 {
+			ok = ok && o.InSlab && spacious && lists+o.Placed() <= s.space.Size()/listShare
 		}
 		if !ok {
 			loose = true
 			continue
 		}
 		objects[i] = o
-		bytes += o.Placed()
+		if !again {
+			counted.add(o.ID)
+			bytes += o.Placed()
+			if whole {
+				lists += o.Placed()
+			}
+		}
 		loose = loose || !o.InSlab
 	}
 	loose = len(s.below) > 0 && (loose || bytes > s.space.Size()/smallShare || s.ledger.Available() < s.space.Size()/spareShare)
@@ -49,6 +60,29 @@ func (s *Store) Admit(task ids.TaskID, attempt ids.Attempt, rank uint64, inputs 
 		}
 	}
 	return objects, loose
+}
+
+// objectSet is a set of objects: a list while they are few, so that most attempts need no map.
+type objectSet struct {
+	few  [8]ledger.ObjectID
+	n    int
+	many map[ledger.ObjectID]bool
+}
+
+func (x *objectSet) has(id ledger.ObjectID) bool {
+	return slices.Contains(x.few[:x.n], id) || x.many[id]
+}
+
+func (x *objectSet) add(id ledger.ObjectID) {
+	if x.n < len(x.few) {
+		x.few[x.n] = id
+		x.n++
+		return
+	}
+	if x.many == nil {
+		x.many = make(map[ledger.ObjectID]bool)
+	}
+	x.many[id] = true
 }
 
 // The inputs of an attempt are pinned in the slab without a reservation if they need at most
