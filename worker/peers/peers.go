@@ -161,10 +161,14 @@ func (p *Peers) Routes() []*millracev1.Route {
 		return nil
 	}
 	p.reported = now
+	// A worker that is dead may have the same address as the one that was started after it. Workers
+	// are numbered in the order of their starts, so the one with the highest number lives.
 	peers := make(map[string]transfer.Peer, len(p.all))
-	// order-free: a map is made.
+	// order-free: the highest number of each address.
 	for _, peer := range p.all {
-		peers[peer.Address] = peer
+		if peer.Worker > peers[peer.Address].Worker {
+			peers[peer.Address] = peer
+		}
 	}
 	var out []*millracev1.Route
 	for _, l := range now {
