@@ -14,14 +14,13 @@ import (
 
 const (
 	// observeEvery is the time between two observations for alarms, as workers report every second.
-	// routesEvery is that between two looks at all routes: their number grows with the square of
-	// that of the workers.
 	observeEvery = time.Second
-	routesEvery  = 10 * time.Second
 	// observedWorkers bounds the workers that are observed, and observedUnserved the sets of tasks
 	// that no worker can run.
 	observedWorkers  = 4096
 	observedUnserved = 16
+	// shownRoutes bounds the routes in a summary, as each viewer gets them: the slowest are enough.
+	shownRoutes = 32
 )
 
 // watch observes the cluster and gives the machine of alarms what it sees.
@@ -36,7 +35,6 @@ type watch struct {
 
 	routes     []alarms.Route // memory for the next look
 	comparison atomic.Pointer[alarms.Comparison]
-	routesAt   time.Time
 }
 
 // alarmList is what is raised at one time. It is never changed.
@@ -100,13 +98,19 @@ func (w *watch) List() ([]stream.Alarm, uint64) {
 	return list, now.revision
 }
 
-// SlowestRoute is the slowest route at the last look at all of them, for the dashboard; nil: none.
-func (w *watch) SlowestRoute() *stream.SlowRoute {
-	s := w.comparison.Load().Slowest
-	if s == nil {
-		return nil
+// SlowestRoutes has the slowest route of each reader at the last look at all of them, for the
+// dashboard.
+func (w *watch) SlowestRoutes() []stream.SlowRoute {
+	slowest := w.comparison.Load().Slowest
+	slowest = slowest[:min(len(slowest), shownRoutes)]
+	list := make([]stream.SlowRoute, 0, len(slowest))
+	for i := range slowest {
+		s := &slowest[i]
+		list = append(list, stream.SlowRoute{
+			Reader: s.Reader, Peer: s.Source, Path: s.Path, BytesPerSecond: s.BytesPerSecond, Median: s.Median, Alike: s.Alike, Good: s.Good,
+		})
 	}
-	return &stream.SlowRoute{Reader: s.Reader, Peer: s.Source, Path: s.Path, BytesPerSecond: s.BytesPerSecond, Median: s.Median, Good: s.Good}
+	return list
 }
 
 // observe returns the state of the cluster; false if the scheduler stops.
@@ -140,12 +144,10 @@ func (w *watch) observe(ctx context.Context) (*alarms.Observed, bool) {
 			seen.Workers = append(seen.Workers, observedWorker(row))
 		}
 	}
-	if began.Sub(w.routesAt) >= routesEvery {
-		w.routes, w.routesAt = observedRoutes(w.routes[:0], workers), began
-		compared := w.policy.Compare(w.routes)
-		w.comparison.Store(&compared)
-	}
-	seen.Routes = w.comparison.Load().Doubtful
+	w.routes = observedRoutes(w.routes[:0], workers)
+	compared := w.policy.Compare(w.routes)
+	w.comparison.Store(&compared)
+	seen.Routes = compared.Doubtful
 	return seen, true
 }
 

@@ -20,7 +20,6 @@ var loopThresholds = map[string]string{
 	"server headerTimeout":    "it protects the HTTP port, which only net/http sees",
 	"server idleTimeout":      "it protects the HTTP port, which only net/http sees",
 	"server observeEvery":     "it is the pace of observations; package alarms decides what they mean",
-	"server routesEvery":      "it is the pace of observations; package alarms decides what they mean",
 
 	"server/loop defaultTTL":     "it is the default of a field that clients set",
 	"server/loop awaitTTL":       "it never ends a lease: Await closes its own",

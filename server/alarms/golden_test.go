@@ -1,6 +1,7 @@
 package alarms_test
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -172,7 +173,7 @@ func (s *script) add(seen *alarms.Observed, l line) {
 		seen.Workers = append(seen.Workers, w)
 	case "route":
 		rate, _ := strconv.ParseFloat(l.values["rate"], 64)
-		r := alarms.Route{Reader: l.words[1], Source: l.words[2], BytesPerSecond: rate, Bytes: number("bytes"), Fetches: max(number("fetches"), 1),
+		r := alarms.Route{Reader: l.words[1], Source: l.words[2], BytesPerSecond: rate, Bytes: number("bytes"), Fetches: cmp.Or(number("fetches"), 8),
 			Relation: l.values["relation"], Path: l.values["path"], Order: int(number("order")), Why: l.values["why"]}
 		if r.Bytes == 0 {
 			r.Bytes = 1 << 30

@@ -14,11 +14,14 @@ type Policy struct {
 	// A route is slow below this part of the median of comparable routes. Half of it is common
 	// noise of a busy network; a quarter is not.
 	RouteBad, RouteGood float64
-	// Routes with smaller objects are not compared: latency would decide.
+	// Routes with smaller objects are not compared: latency would decide. Nor are those with fewer
+	// fetches: the first ones wait for the connection.
 	RouteObjectBytes uint64
-	// An alarm needs a route that has carried so much, since less delays few tasks, and so many
-	// comparable routes, since the median of few says little.
-	RouteBytes       uint64
+	RouteFetches     uint64
+	// An alarm needs a route whose fetches have taken so long in all, since less delays few tasks:
+	// a slow network carries less in that time than a fast one. It also needs so many comparable
+	// routes, itself among them: beside one other route nobody knows which of the two is usual.
+	RouteTime        time.Duration
 	ComparableRoutes int
 
 	// GPUErrorKept is the time for which the last error of a GPU is shown: an operator looks
@@ -71,10 +74,11 @@ func (p Policy) withDefaults() Policy {
 	span(&p.SpillWindow, time.Minute)
 	share(&p.RouteBad, 0.25)
 	share(&p.RouteGood, 0.5)
-	count(&p.RouteBytes, 256<<20)
 	count(&p.RouteObjectBytes, 1<<20)
+	count(&p.RouteFetches, 4)
+	span(&p.RouteTime, 2*time.Second)
 	if p.ComparableRoutes == 0 {
-		p.ComparableRoutes = 4
+		p.ComparableRoutes = 3
 	}
 	span(&p.GPUErrorKept, time.Hour)
 	span(&p.JournalLagBad, time.Second)
@@ -106,7 +110,9 @@ func (p *Policy) raiseAfter(k Kind) time.Duration {
 		return 0 // Their rules count over a time already.
 	case DiskFull, JournalLags, SchedulerSlow:
 		return 5 * time.Second // longer than a burst
-	case NoWorker, MemoryFull, SlowRoute:
+	case SlowRoute:
+		return 10 * time.Second // The rates are smoothed, and the slow fetches have taken RouteTime.
+	case NoWorker, MemoryFull:
 		return 30 * time.Second // A worker that restarts, or a wave of large tasks, takes about as long.
 	case GPUThrottled:
 		return time.Minute // It is normal for a while.

@@ -92,7 +92,7 @@ func observation(t *rapid.T, now time.Time) *alarms.Observed {
 	var routes []alarms.Route
 	for i := range 5 {
 		routes = append(routes, alarms.Route{
-			Reader: string(rune('a' + i)), Source: "z", Path: "ucx", BytesPerSecond: float64(number("rate", 4) * 1e9), Bytes: 1 << 30, Fetches: number("fetches", 3),
+			Reader: "z", Source: string(rune('a' + i)), Path: "ucx", BytesPerSecond: float64(number("rate", 4) * 1e8), Bytes: 1 << 30, Fetches: number("fetches", 12),
 		})
 	}
 	seen.Routes = alarms.Policy{}.Compare(routes).Doubtful

@@ -3,10 +3,12 @@ package alarms
 import (
 	"cmp"
 	"slices"
+	"time"
 )
 
-// Standing is a route beside the comparable ones: those in the same relation that carry objects of
-// a size that shows their rates.
+// Standing is a route beside the comparable ones: those on which the same worker reads in the same
+// relation. Two readers differ in their processors and their load, so that the routes of one say
+// little about those of the other.
 type Standing struct {
 	Route
 	// Median is the median rate of the comparable routes, UsualOrder the median place of their
@@ -18,30 +20,40 @@ type Standing struct {
 	Good bool
 }
 
+// taken is about how long the reader has fetched on the route in all.
+func (s *Standing) taken() time.Duration {
+	return time.Duration(float64(s.Bytes) / s.BytesPerSecond * float64(time.Second))
+}
+
 // Comparison is what a look at all routes has found.
 type Comparison struct {
-	// Slowest is the route with the lowest rate beside its median; nil: there is no route whose
-	// rate counts.
-	Slowest *Standing
+	// Slowest has the route of each reader with the lowest rate beside its median; the slowest one
+	// is the first. A reader without evidence is not there.
+	Slowest []Standing
 	// Doubtful are the routes that are slow or between slow and good.
 	Doubtful []Standing
 }
 
-// Compare compares each route with all that connect workers in the same relation. It is the only
-// judge of routes: alarms and the dashboard show what it finds.
+// Compare compares each route that has evidence of its rate with all on which the same worker reads
+// in the same relation. It is the only judge of routes, for alarms and for the dashboard.
 func (p Policy) Compare(routes []Route) Comparison {
 	p = p.withDefaults()
-	byRelation := map[string][]*Route{}
+	type group struct{ reader, relation string }
+	groups := map[group][]*Route{}
 	for i := range routes {
-		if r := &routes[i]; r.Fetches > 0 && r.BytesPerSecond > 0 && r.Bytes/r.Fetches >= p.RouteObjectBytes {
-			byRelation[r.Relation] = append(byRelation[r.Relation], r)
+		if r := &routes[i]; p.shows(r) {
+			of := group{r.Reader, r.Relation}
+			groups[of] = append(groups[of], r)
 		}
 	}
 	var out Comparison
-	for _, alike := range byRelation { // sorted: below
-		rates, orders := make([]float64, len(alike)), make([]int, len(alike))
-		for i, r := range alike {
-			rates[i], orders[i] = r.BytesPerSecond, r.Order
+	slowest := map[string]Standing{}
+	var rates []float64
+	var orders []int
+	for of, alike := range groups { // sorted: below
+		rates, orders = rates[:0], orders[:0]
+		for _, r := range alike {
+			rates, orders = append(rates, r.BytesPerSecond), append(orders, r.Order)
 		}
 		slices.Sort(rates)
 		slices.Sort(orders)
@@ -51,13 +63,23 @@ func (p Policy) Compare(routes []Route) Comparison {
 			if !s.Good {
 				out.Doubtful = append(out.Doubtful, s)
 			}
-			if out.Slowest == nil || compareStandings(&s, out.Slowest) < 0 {
-				out.Slowest = &s
+			if known, has := slowest[of.reader]; !has || compareStandings(&s, &known) < 0 {
+				slowest[of.reader] = s
 			}
 		}
 	}
-	slices.SortFunc(out.Doubtful, func(a, b Standing) int { return compareStandings(&a, &b) })
+	for _, s := range slowest { // sorted: below
+		out.Slowest = append(out.Slowest, s)
+	}
+	for _, list := range [][]Standing{out.Slowest, out.Doubtful} {
+		slices.SortFunc(list, func(a, b Standing) int { return compareStandings(&a, &b) })
+	}
 	return out
+}
+
+// shows says whether what a route has carried is evidence of its rate.
+func (p *Policy) shows(r *Route) bool {
+	return r.Fetches >= p.RouteFetches && r.BytesPerSecond > 0 && r.Bytes/r.Fetches >= p.RouteObjectBytes
 }
 
 // compareStandings puts the slowest route beside its median first.

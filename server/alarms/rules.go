@@ -147,20 +147,20 @@ func (m *Machine) judgeRoutes(j judgements, routes []Standing) {
 	p := &m.policy
 	for i := range routes {
 		r := &routes[i]
-		if r.Alike < p.ComparableRoutes || r.Bytes < p.RouteBytes {
+		if r.Alike < p.ComparableRoutes || r.taken() < p.RouteTime {
 			continue
 		}
-		text := fmt.Sprintf("worker %s reads from %s at %s/s by %s; the median of such pairs is %s/s, so tasks with inputs there wait",
-			r.Reader, r.Source, size(uint64(r.BytesPerSecond)), r.Path, size(uint64(r.Median)))
+		text := fmt.Sprintf("worker %s reads from %s at %s/s by %s; the median of its %d such routes is %s/s, so tasks with inputs there wait",
+			r.Reader, r.Source, size(uint64(r.BytesPerSecond)), r.Path, r.Alike, size(uint64(r.Median)))
 		if r.Order > r.UsualOrder {
-			text += "; most pairs have a better path"
+			text += "; most of them have a better path"
 			if r.Why != "" {
 				text += ", and this one has not: " + r.Why
 			}
 		}
 		j.add(SlowRoute, r.Reader+" from "+r.Source, judgement{
 			bad: r.BytesPerSecond < r.Median*p.RouteBad, severity: Warning, text: text,
-			remedy: "compare all pairs, with the reason for each path: millrace topo; what the host lacks: millrace doctor",
+			remedy: fmt.Sprintf("compare all pairs, with the reason for each path: millrace topo; what the hosts lack: millrace doctor; until it is mended: millrace drain %s", r.Source),
 		})
 	}
 }

@@ -13,6 +13,17 @@ export interface Group {
   run_seconds_total: number;
 }
 
+export interface SlowRoute {
+  reader: string;
+  peer: string;
+  path: string;
+  bytes_per_second: number;
+  // The median of the routes of the reader that are comparable, and their number.
+  median_bytes_per_second: number;
+  alike: number;
+  good: boolean;
+}
+
 export interface Summary {
   time: string;
   tasks: Record<string, number>;
@@ -24,14 +35,8 @@ export interface Summary {
   graphs: number;
   tiers: { tier: string; used_bytes: number; limit_bytes: number }[];
   routes: { path: string; bytes: number; bytes_per_second: number }[];
-  slow_route?: {
-    reader: string;
-    peer: string;
-    path: string;
-    bytes_per_second: number;
-    median_bytes_per_second: number;
-    good: boolean;
-  };
+  // The slowest route of each reader, the slowest of all first.
+  slow_routes?: SlowRoute[];
   groups: Group[];
   scheduler: { cpu_percent: number; rss_bytes: number; journal_lag_ms?: number };
 }

@@ -42,13 +42,16 @@ async function freePort() {
 }
 
 // check opens the overview while the graph of a cause runs, and follows the link of the finding.
-async function check(cause, subject, text, address, shots, cluster = shared.cluster) {
+async function check(cause, subject, text, remedy, address, shots, { cluster, more } = shared) {
   problems.length = 0;
   const page = await newPage({}, undefined, cluster);
   const job = cluster.python("causes.py", cause);
   try {
     const finding = page.locator(".alarm", { hasText: subject }).filter({ hasText: text }).first();
     await finding.waitFor();
+    await finding.getByText(remedy).waitFor();
+    await finding.getByText(/(since |^)[0-9]{2}:[0-9]{2}:[0-9]{2}/).waitFor();
+    await more?.(page);
     await page.screenshot({ path: join(shots, `slow-${cause}.png`) });
     await finding.getByRole("link").click();
     await page.waitForURL(address);
@@ -60,12 +63,25 @@ async function check(cause, subject, text, address, shots, cluster = shared.clus
   }
 }
 
+// hasAlarm looks for the alarm of the slow route, while its graph runs.
+async function hasAlarm(page) {
+  const alarm = page.getByRole("region", { name: "Alarms" }).locator(".alarm").filter({
+    hasText: "near-0 from far-0",
+  });
+  await alarm
+    .getByText(/reads from far-0 at .* by grpc; the median of its 3 such routes/)
+    .waitFor();
+  await alarm.getByText("millrace topo").waitFor();
+  await alarm.getByText(/since [0-9]{2}:[0-9]{2}:[0-9]{2}/).waitFor();
+}
+
 export function testCauses(shots) {
   test("slow because of a straggler", async () => {
     await check(
       "straggler",
       "Straggler: task resize",
       /(has run for|ran for) [0-9.]+ s on worker host-[0-9]; the median of resize is [0-9.]+ ms/,
+      "split or submitted first",
       /#\/tasks\/[0-9]+$/,
       shots,
     );
@@ -102,9 +118,10 @@ export function testCauses(shots) {
         "route",
         "Transfers",
         /take [0-9]+ % of the time of consume, most of it on worker near-0.*slowest route is far-0 → near-0: [0-9.]+ [KM]iB\/s by grpc; the median/,
+        "millrace drain far-0",
         /#\/routes$/,
         shots,
-        cluster,
+        { cluster, more: hasAlarm },
       );
     } finally {
       await Promise.all(workers.map((w) => w.end()));
@@ -118,6 +135,7 @@ export function testCauses(shots) {
       "spilling",
       "Too little memory: worker host-",
       /moves [0-9.]+ MiB\/s between its memory and its disk/,
+      "Release results",
       /#\/memory\?worker=host-/,
       shots,
     );

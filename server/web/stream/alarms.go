@@ -17,14 +17,15 @@ type Alarm struct {
 	Remedy  string `json:"remedy"`
 }
 
-// SlowRoute is the slowest route of a cluster.
+// SlowRoute is the slowest route of a reader.
 type SlowRoute struct {
 	Reader         string  `json:"reader"`
 	Peer           string  `json:"peer"`
 	Path           string  `json:"path"`
 	BytesPerSecond float64 `json:"bytes_per_second"`
-	// Median is that of the routes that are comparable.
+	// Median is that of the routes of the reader that are comparable, and Alike their number.
 	Median float64 `json:"median_bytes_per_second"`
+	Alike  int     `json:"alike"`
 	// Good: the alarms' rule finds it good beside its median.
 	Good bool `json:"good"`
 }
@@ -33,8 +34,9 @@ type SlowRoute struct {
 type Alarms interface {
 	// List returns the present alarms, and a number that changes with them.
 	List() (alarms []Alarm, revision uint64)
-	// SlowestRoute returns the slowest route beside the comparable ones; nil: there is none.
-	SlowestRoute() *SlowRoute
+	// SlowestRoutes returns the slowest route of each reader beside the comparable ones. The
+	// slowest of all is the first.
+	SlowestRoutes() []SlowRoute
 }
 
 // alarms is the topic of the same name: the whole list, when it changes.

@@ -240,7 +240,7 @@ type body struct {
 	Graphs         uint64            `json:"graphs"`
 	Tiers          []tier            `json:"tiers"`
 	Routes         []routeSum        `json:"routes"`
-	SlowRoute      *SlowRoute        `json:"slow_route,omitempty"`
+	SlowRoutes     []SlowRoute       `json:"slow_routes,omitempty"`
 	Groups         []*group          `json:"groups"`
 	Scheduler      schedulerFigures  `json:"scheduler"`
 }
@@ -288,7 +288,7 @@ func (s *summary) encode() []byte {
 		Scheduler: schedulerFigures{CPUPercent: rounded(s.rates.cpu), RSSBytes: s.rss},
 	}
 	if s.alarms != nil {
-		b.SlowRoute = s.alarms.SlowestRoute()
+		b.SlowRoutes = s.alarms.SlowestRoutes()
 	}
 	for state, name := range taskStates {
 		if name != "" {

@@ -1,7 +1,7 @@
 // The overview: what the cluster does now, and what is wrong with it.
 
 import { useState } from "preact/hooks";
-import { ago, bytes, count, percent, perSecond, plural, rate, short } from "../format";
+import { ago, bytes, clock, count, percent, perSecond, plural, rate, short } from "../format";
 import { link } from "../router";
 import { alarms, summary, useStore } from "../store";
 import type { Alarm, Group, Summary } from "../types";
@@ -155,7 +155,9 @@ export function Alarms(props: { list: Alarm[] }) {
           <div>
             <strong>{a.subject}</strong> {a.text}
           </div>
-          <span class="faint">{ago(a.since, now)}</span>
+          <span class="faint nowrap">
+            since {clock(Date.parse(a.since))}, {ago(a.since, now)}
+          </span>
           {a.remedy && <div class="remedy">{a.remedy}</div>}
         </div>
       ))}

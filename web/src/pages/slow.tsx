@@ -3,7 +3,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { call, get } from "../api";
 import { diagnose, type Finding, type Running } from "../diagnosis";
-import { num } from "../format";
+import { clock, num } from "../format";
 import { frozen } from "../frozen";
 import { type RunBatch, runs } from "../runs";
 import { summary, workers } from "../store";
@@ -39,7 +39,8 @@ class Observer {
     }));
   }
 
-  private spilling(now: number): Map<string, number> {
+  private spilling(now: number): { spilling: Map<string, number>; spillingSince: number } {
+    let spillingSince = now;
     const rates = new Map<string, number>();
     for (const w of workers.value.values()) {
       if (w.state === "WORKER_STATE_LOST") continue;
@@ -48,10 +49,11 @@ class Observer {
       const list = [...(this.moved.get(id) ?? []).filter((m) => m.at > now - spillMs), here];
       this.moved.set(id, list);
       const [first] = list;
+      if (first) spillingSince = Math.min(spillingSince, first.at);
       if (first && now > first.at)
         rates.set(w.name ?? "", (1000 * (here.bytes - first.bytes)) / (now - first.at));
     }
-    return rates;
+    return { spilling: rates, spillingSince };
   }
 
   async look(): Promise<Finding[]> {
@@ -66,12 +68,20 @@ class Observer {
       batch,
       running,
       workers: [...workers.value.values()].filter((w) => w.state !== "WORKER_STATE_LOST"),
-      spilling: this.spilling(now),
-      now: now - runs.origin,
-      slowRoute: seen.slow_route,
+      ...this.spilling(now),
+      now,
+      origin: runs.origin,
+      slowRoutes: seen.slow_routes ?? [],
       idleSlots: Math.max(0, seen.slots - seen.busy_slots),
     });
   }
+}
+
+// times gives the time of day that a finding is about.
+function times(f: Finding): string {
+  const since = clock(f.since);
+  if (f.until === undefined) return `since ${since}`;
+  return clock(f.until) === since ? since : `${since} to ${clock(f.until)}`;
 }
 
 export function Slow() {
@@ -107,6 +117,8 @@ export function Slow() {
             <a class="nowrap" href={f.address}>
               {f.action}
             </a>
+            <div class="remedy">{f.remedy}.</div>
+            <span class="faint nowrap">{times(f)}</span>
           </div>
         ))}
       </Card>
