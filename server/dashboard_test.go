@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -267,6 +268,29 @@ func TestEachCallByHTTPIsForTheRolesOfTheTable(t *testing.T) {
 			if response.StatusCode != want {
 				t.Errorf("%s by %s: %d, want %d", path, role, response.StatusCode, want)
 			}
+		}
+	}
+}
+
+// A page that is not logged in learns why: nothing was shown, a cookie is old, or a token is wrong.
+func TestAReasonForTheLogin(t *testing.T) {
+	c := start(t, server.Config{HTTPAddress: "127.0.0.1:0", Tokens: map[string]server.Role{"secret": server.RoleOperator}})
+	base := "http://" + c.server.HTTPAddress()
+	_, port, _ := strings.Cut(c.server.HTTPAddress(), ":")
+	for want, header := range map[string]http.Header{
+		"missing": {},
+		"ended":   {"Cookie": {"millrace_token_" + port + "=" + base64.RawURLEncoding.EncodeToString([]byte("old"))}},
+		"refused": {"Authorization": {"Bearer wrong"}},
+	} {
+		b := newBrowser(t, base)
+		b.header = header
+		code, text := b.do(http.MethodGet, "/api/session", "")
+		var failure struct {
+			Reason   string
+			Metadata struct{ Login string }
+		}
+		if err := json.Unmarshal([]byte(text), &failure); err != nil || code != http.StatusUnauthorized || failure.Reason != "UNAUTHENTICATED" || failure.Metadata.Login != want {
+			t.Errorf("%s: %d %s", want, code, text)
 		}
 	}
 }

@@ -33,6 +33,8 @@ const (
 	loginBytes, loginTimeout = 64 << 10, 10 * time.Second
 	// workerTimeout is the longest time that a call of a worker with a single answer takes.
 	workerTimeout = 10 * time.Second
+	// refusedToken equals the words of calls by gRPC.
+	refusedToken = "the token is not one of this cluster's: use the one that its scheduler printed; it may be of another cluster, or of one that was restarted"
 	// policy allows nothing from other sites. Notebooks on this host may show the page in a frame.
 	policy = "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; " +
 		"frame-ancestors 'self' http://localhost:* http://127.0.0.1:*"
@@ -104,10 +106,18 @@ func (s *Site) admit(r *http.Request, method string) (token string, err error) {
 func (s *Site) session(w http.ResponseWriter, r *http.Request) {
 	role := access.Operator
 	if len(s.config.Tokens) > 0 {
-		token, _ := s.token(r)
+		token, cookie := s.token(r)
 		caller, known := s.config.Tokens.Find(token)
-		if !known {
-			bridge.WriteError(w, notLoggedIn("log in with a token of this cluster"))
+		switch {
+		case known:
+		case token == "":
+			bridge.WriteError(w, notLoggedIn("missing", "this cluster asks for a token: log in with one"))
+			return
+		case cookie:
+			bridge.WriteError(w, notLoggedIn("ended", "the login of this browser has ended: its token is not one of this cluster's any more, as after a restart with other tokens"))
+			return
+		default:
+			bridge.WriteError(w, notLoggedIn("refused", refusedToken))
 			return
 		}
 		role = caller.Role
@@ -123,8 +133,9 @@ func (s *Site) session(w http.ResponseWriter, r *http.Request) {
 	}{role, len(s.config.Tokens) > 0, s.config.Version, cluster.ID, strconv.FormatUint(cluster.Life, 10), cluster.StartedAt.UTC().Format(time.RFC3339Nano)})
 }
 
-func notLoggedIn(message string) error {
-	return edge.Refusal(codes.Unauthenticated, "UNAUTHENTICATED", message, nil)
+// notLoggedIn says why a login is needed: a token is missing, the login has ended, or is refused.
+func notLoggedIn(login, message string) error {
+	return edge.Refusal(codes.Unauthenticated, "UNAUTHENTICATED", message, map[string]string{"login": login})
 }
 
 func writeJSON(w http.ResponseWriter, value any) {
@@ -151,7 +162,7 @@ func (s *Site) login(w http.ResponseWriter, r *http.Request) {
 	}
 	if len(s.config.Tokens) > 0 {
 		if _, known := s.config.Tokens.Find(body.Token); !known {
-			bridge.WriteError(w, notLoggedIn("the token is not one of this cluster's: use the one that its scheduler printed; it may be of another cluster, or of one that was restarted"))
+			bridge.WriteError(w, notLoggedIn("refused", refusedToken))
 			return
 		}
 		http.SetCookie(w, s.cookie(r, body.Token, 0))

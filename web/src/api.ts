@@ -18,6 +18,7 @@ export class CallError extends Error {
     readonly status: number,
     readonly reason: string,
     message: string,
+    readonly metadata: Readonly<Record<string, string>> = {},
   ) {
     super(message);
   }
@@ -31,14 +32,20 @@ async function send(path: string, init: RequestInit): Promise<Response> {
   const text = await response.text();
   let reason = "";
   let message = text.trim() || response.statusText;
+  let metadata: Record<string, string> = {};
   try {
-    const body = JSON.parse(text) as { reason?: string; message?: string };
+    const body = JSON.parse(text) as {
+      reason?: string;
+      message?: string;
+      metadata?: Record<string, string>;
+    };
     reason = body.reason ?? "";
     message = body.message ?? message;
+    metadata = body.metadata ?? {};
   } catch {
     // The body is text, for example that of a proxy.
   }
-  throw new CallError(response.status, reason, message);
+  throw new CallError(response.status, reason, message, metadata);
 }
 
 // kept gives an answer that the report has.
@@ -81,6 +88,11 @@ export async function login(token: string): Promise<void> {
 
 export async function logout(): Promise<void> {
   await send("logout", { method: "POST", headers: { "X-Millrace": "1" } });
+}
+
+// isMissing says whether a call failed because what it names does not exist, or cannot exist.
+export function isMissing(error: unknown): boolean {
+  return error instanceof CallError && (error.status === 404 || error.status === 400);
 }
 
 export function messageOf(error: unknown): string {

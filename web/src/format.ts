@@ -88,6 +88,12 @@ export function millis(value: string | undefined): number {
   return value ? Number.parseFloat(value) * 1000 : 0;
 }
 
+// sentence makes a sentence of the text of an error.
+export function sentence(text: string): string {
+  const end = /[.!?…]$/.test(text) ? "" : ".";
+  return text === "" ? "" : `${text[0]?.toUpperCase()}${text.slice(1)}${end}`;
+}
+
 // word makes a word of the name of a state: TASK_STATE_RUNNING is "running".
 export function word(state: string | undefined, prefix: string): string {
   return (state ?? "").replace(prefix, "").toLowerCase().replaceAll("_", " ");

@@ -1,7 +1,6 @@
 import "uplot/dist/uPlot.min.css";
 import "./css/app.css";
 import { render } from "preact";
-import { login } from "./api";
 import { applyTheme } from "./colors";
 import { frozen } from "./frozen";
 import { EventsPage, Logs } from "./pages/activity";
@@ -17,13 +16,33 @@ import { StreamPage } from "./pages/stream";
 import { TaskPage } from "./pages/task";
 import { WorkerPage } from "./pages/worker";
 import { WorkersPage } from "./pages/workers";
-import { go, home, place } from "./router";
-import { needsLogin, start, useStore } from "./store";
+import { decoded, go, home, place } from "./router";
+import { logInByLink, needsLogin, start, useStore } from "./store";
 import { Frame } from "./ui/frame";
-import { Empty } from "./ui/parts";
+import { Missing } from "./ui/parts";
+
+// isNumber says whether a text can be the number of a graph. They have 64 bits.
+const isNumber = (text: string) => /^[0-9]+$/.test(text) && BigInt(text) < 2n ** 64n;
 
 function Page() {
-  const [section = home, id] = useStore(place).path;
+  const [section = home, id, ...more] = useStore(place).path;
+  const shown = more.length > 0 ? undefined : id === undefined ? pageOf(section) : one(section, id);
+  if (shown) return shown;
+  const path = [section, id, ...more].filter((part) => part !== undefined).join("/");
+  return (
+    <Frame title="Not found">
+      <Missing
+        what={`page ${path}`}
+        why="The address may have a typing error. The list at the left has all pages; the first is the"
+        section={home}
+        list={frozen ? "report" : "overview"}
+      />
+    </Frame>
+  );
+}
+
+// pageOf gives the page of a section; undefined: there is none.
+function pageOf(section: string) {
   switch (section) {
     case "overview":
       return (
@@ -32,11 +51,11 @@ function Page() {
         </Frame>
       );
     case "report":
-      return (
-        <Frame title={frozen?.title || "Report"}>
+      return frozen ? (
+        <Frame title={frozen.title || "Report"}>
           <ReportPage />
         </Frame>
-      );
+      ) : undefined;
     case "stream":
       return (
         <Frame title="Task stream" full>
@@ -44,29 +63,15 @@ function Page() {
         </Frame>
       );
     case "workers":
-      return id === undefined ? (
+      return (
         <Frame title="Workers & GPUs">
           <WorkersPage />
         </Frame>
-      ) : (
-        <Frame title={`Worker ${id}`}>
-          <WorkerPage key={id} name={id} />
-        </Frame>
       );
     case "graphs":
-      return id === undefined ? (
+      return (
         <Frame title="Graphs">
           <Graphs />
-        </Frame>
-      ) : (
-        <Frame title={`Graph g${id}`}>
-          <GraphPage key={id} id={id} />
-        </Frame>
-      );
-    case "tasks":
-      return (
-        <Frame title={/^\d+$/.test(id ?? "") ? `Task t${id}` : `Task ${id}`}>
-          <TaskPage key={id} id={id ?? ""} />
         </Frame>
       );
     case "memory":
@@ -105,13 +110,44 @@ function Page() {
           <Datasets />
         </Frame>
       );
-    default:
+  }
+  return undefined;
+}
+
+// one gives the page of one worker, graph or task; undefined: the section has none.
+function one(section: string, id: string) {
+  switch (section) {
+    case "workers":
       return (
-        <Frame title="Not found">
-          <Empty title="There is no such page" />
+        <Frame title={`Worker ${id}`}>
+          <WorkerPage key={id} name={id} />
+        </Frame>
+      );
+    case "graphs": {
+      const number = id.replace(/^g/, "");
+      return (
+        <Frame title={`Graph ${isNumber(number) ? "g" : ""}${number}`}>
+          {isNumber(number) ? (
+            <GraphPage key={number} id={number} />
+          ) : (
+            <Missing
+              what={`graph ${id}`}
+              why="Graphs have numbers. They are on the page"
+              section="graphs"
+              list="Graphs"
+            />
+          )}
+        </Frame>
+      );
+    }
+    case "tasks":
+      return (
+        <Frame title={/^\d+$/.test(id) ? `Task t${id}` : `Task ${id}`}>
+          <TaskPage key={id} id={id} />
         </Frame>
       );
   }
+  return undefined;
 }
 
 function App() {
@@ -124,7 +160,7 @@ async function begin(): Promise<void> {
   if (token) {
     window.history.replaceState(null, "", location.pathname);
     go("#/overview");
-    await login(decodeURIComponent(token)).catch(() => undefined);
+    await logInByLink(decoded(token));
   }
   applyTheme();
   const root = document.getElementById("app");

@@ -11,9 +11,18 @@ export interface Place {
   query: URLSearchParams;
 }
 
+// decoded is a part of an address as it was before its encoding. What is no encoding stays.
+export function decoded(text: string): string {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
 function parse(hash: string): Place {
   const [path = "", query = ""] = hash.replace(/^#\/?/, "").split("?");
-  const parts = path.split("/").filter(Boolean).map(decodeURIComponent);
+  const parts = path.split("/").filter(Boolean).map(decoded);
   return { path: parts, query: new URLSearchParams(query) };
 }
 

@@ -1,7 +1,8 @@
 // Values that components follow, and the one stream of events that fills them.
 
 import { useEffect, useState } from "preact/hooks";
-import { CallError, get, type Session } from "./api";
+import { CallError, get, login, messageOf, type Session } from "./api";
+import { sentence } from "./format";
 import { frozen } from "./frozen";
 import { history } from "./history";
 import { type RunBatch, runs } from "./runs";
@@ -43,7 +44,12 @@ export function useStore<T>(store: Store<T>): T {
 export type Connection = "connecting" | "live" | "lost" | "report";
 
 export const session = new Store<Session | null>(null);
-export const needsLogin = new Store(false);
+// Asked says why the page asks for a token. It is bad if a token was refused.
+export interface Asked {
+  why: string;
+  bad: boolean;
+}
+export const needsLogin = new Store<Asked | null>(null);
 export const connection = new Store<Connection>("connecting");
 export const summary = new Store<Summary | null>(null);
 export const alarms = new Store<Alarm[]>([]);
@@ -175,6 +181,18 @@ async function thaw(): Promise<void> {
   connection.set("report");
 }
 
+// The reason why the token of a link was not taken.
+let refusal = "";
+
+// logInByLink logs in with the token of a link.
+export async function logInByLink(token: string): Promise<void> {
+  try {
+    await login(token);
+  } catch (error) {
+    refusal = sentence(`the link did not log in: ${messageOf(error)}`);
+  }
+}
+
 // start learns the role of the viewer, and opens the stream.
 export async function start(delay = 0): Promise<void> {
   if (frozen) return thaw();
@@ -189,12 +207,14 @@ export async function start(delay = 0): Promise<void> {
     }
     runs.begin(Date.parse(now.start_time));
     session.set(now);
-    needsLogin.set(false);
+    needsLogin.set(null);
+    refusal = "";
     if (!before) void history.load();
     connectSoon(delay);
   } catch (error) {
     if (error instanceof CallError && (error.status === 401 || error.status === 403)) {
-      needsLogin.set(true);
+      const why = refusal || sentence(error.message);
+      needsLogin.set({ why, bad: refusal !== "" || error.metadata.login !== "missing" });
       return;
     }
     connection.set("lost");

@@ -63,7 +63,61 @@ async function order(page, name) {
   await page.getByRole("dialog").waitFor({ state: "detached" });
 }
 
+// Addresses that lead to nothing, with what the page says.
+const nowhere = [
+  ["#/nonsense", "There is no page nonsense"],
+  ["#/overview/more", "There is no page overview/more"],
+  ["#/tasks", "There is no page tasks"],
+  ["#/report", "There is no page report"],
+  ["#/%E0%A4%A", "There is no page %E0%A4%A"],
+  ["#/workers/host-99", "There is no worker host-99"],
+  ["#/workers/host-1/2", "There is no page workers/host-1/2"],
+  ["#/graphs/99999", "There is no graph g99999"],
+  ["#/graphs/first", "There is no graph first"],
+  ["#/graphs/99999999999999999999999", "There is no graph 99999999999999999999999"],
+  ["#/tasks/99999999999999999999999", "There is no task 99999999999999999999999"],
+  ["#/tasks/no-such-key", "There is no task no-such-key"],
+  ["#/memory?worker=host-99", "No worker host-99 is registered now"],
+  ["#/logs?from=host-99", "No worker host-99 is registered now"],
+];
+
 export function testAccess() {
+  test("the login page says why it is there", async () => {
+    const page = await blankPage();
+    const { url } = shared.cluster;
+    const says = async (address, text) => {
+      await page.goto("about:blank");
+      await page.goto(address);
+      await page.getByText(text).waitFor();
+      await page.getByLabel("Token").waitFor();
+    };
+    await says(url, "This cluster asks for a token");
+    await says(`${url}#token=wrong`, "The link did not log in: the token is not one of this");
+    await says(`${url}#token=%E0%A4%A`, "The link did not log in: the token is not one of this");
+    const name = `millrace_token_${new URL(url).port}`;
+    const value = Buffer.from("of another life").toString("base64url");
+    await page.context().addCookies([{ name, value, url }]);
+    await says(url, "The login of this browser has ended");
+    await logIn(page, shared.cluster.token);
+    await live(page);
+    await page.getByRole("button", { name: "Log out" }).click();
+    await page.getByText("You have logged out").waitFor();
+    await page.context().close();
+  });
+
+  test("an address that leads to nothing", async () => {
+    problems.length = 0;
+    const page = await newPage();
+    for (const [address, text] of nowhere) {
+      await page.goto(`${shared.cluster.url}${address}`);
+      await page.locator("#content").getByText(text).waitFor();
+    }
+    await page.goto(`${shared.cluster.url}#/graphs/g1?show=nonsense`);
+    await page.getByText(/critical path [0-9]/).waitFor();
+    assert.deepEqual(problems, []);
+    await page.context().close();
+  });
+
   test("login with the form", async () => {
     const page = await blankPage();
     await page.goto(shared.cluster.url);

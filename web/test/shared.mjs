@@ -38,10 +38,11 @@ export async function blankPage(options = {}, base = shared.cluster.url) {
   context.setDefaultTimeout(patience);
   const page = await context.newPage();
   page.on("console", (m) => {
-    // A task that the page has just heard of may be released before the page asks for it.
+    // A task that the page has just heard of may be released before the page asks for it, and some
+    // tests ask for what never was.
     const gone =
-      /status of 404/.test(m.text()) &&
-      /\/(GetTask|GetTaskLogs|ExplainTask|GetResult)$/.test(m.location().url);
+      /status of 40[04]/.test(m.text()) &&
+      /\/(GetTask|GetTaskLogs|ExplainTask|GetResult|GetGraph|GetWorker)$/.test(m.location().url);
     if (m.type() === "error" && !gone) problems.push(`${m.text()} ${m.location().url}`);
   });
   page.on("pageerror", (e) => problems.push(String(e)));

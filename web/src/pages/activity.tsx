@@ -71,7 +71,8 @@ async function readLogs(from: string, names: string[]): Promise<Line[]> {
 export function Logs() {
   const { query } = useStore(place);
   const from = query.get("from") ?? "";
-  const level = query.get("level") ?? "INFO";
+  const asked = query.get("level") ?? "";
+  const level = levels.includes(asked) ? asked : "INFO";
   const [text, setText] = useState(query.get("text") ?? "");
   const [paused, setPaused] = useState(false);
   const names = [...useStore(workers).values()]
@@ -136,7 +137,13 @@ export function Logs() {
       </div>
       <section class="card fill" aria-label="Log">
         {lines.length === 0 ? (
-          <Empty title="No line fits" />
+          <Empty
+            title={
+              ["", "scheduler", ...names].includes(from)
+                ? "No line fits"
+                : `No worker ${from} is registered now`
+            }
+          />
         ) : (
           <LogLines lines={lines.slice(0, 1500)} />
         )}

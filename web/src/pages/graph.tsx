@@ -1,7 +1,7 @@
 // The page of one graph: its drawing, its functions, its tasks.
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import { call, messageOf } from "../api";
+import { call, isMissing, messageOf } from "../api";
 import { theme } from "../colors";
 import { Dag } from "../draw/dag";
 import { type Edge, type Layout, layOut, type Node } from "../draw/layout";
@@ -16,6 +16,7 @@ import {
   Bar,
   Card,
   Empty,
+  Missing,
   Op,
   Stat,
   StateBadge,
@@ -127,13 +128,22 @@ export function GraphPage(props: { id: string }) {
   const running = graph?.state === "GRAPH_STATE_RUNNING";
   const small = sizeOf(graph?.counts) <= 1000;
   const read = useCall(
-    () => tasksOf(props.id),
+    async () => (graph ? await tasksOf(props.id) : []),
     [props.id, graph?.state],
     running ? (small ? 2000 : 10_000) : 0,
   );
   const { query } = useStore(place);
-  const tab = query.get("show") ?? "drawing";
   const now = useNow();
+  if (!graph && isMissing(looked.error)) {
+    return (
+      <Missing
+        what={`graph g${props.id}`}
+        why="The scheduler forgets graphs that ended long ago, and whose results nobody holds. Those it knows are on the page"
+        section="graphs"
+        list="Graphs"
+      />
+    );
+  }
   if (!graph)
     return <Empty title={looked.error ? messageOf(looked.error) : "Looking up the graph"} />;
   const tasks = read.value ?? [];
@@ -148,6 +158,8 @@ export function GraphPage(props: { id: string }) {
     ["tasks", "Tasks"],
     ["flame", "Flame graph"],
   ];
+  const show = query.get("show");
+  const tab = tabs.some(([id]) => id === show) ? show : "drawing";
   return (
     <>
       <div class="bar-of-controls">

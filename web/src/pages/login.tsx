@@ -2,19 +2,23 @@
 
 import { useState } from "preact/hooks";
 import { login, messageOf } from "../api";
-import { start } from "../store";
+import { sentence } from "../format";
+import { needsLogin, start, useStore } from "../store";
 import { Icon } from "../ui/icons";
 
 export function Login() {
   const [token, setToken] = useState("");
   const [error, setError] = useState("");
+  const asked = useStore(needsLogin);
+  const why = error || asked?.why;
+  const bad = error !== "" || asked?.bad;
   const submit = async (event: Event) => {
     event.preventDefault();
     try {
       await login(token.trim());
       await start();
     } catch (e) {
-      setError(messageOf(e));
+      setError(sentence(messageOf(e)));
     }
   };
   return (
@@ -24,9 +28,9 @@ export function Login() {
           <Icon name="brand" size={22} />
           <span>Millrace</span>
         </h1>
-        {error && (
-          <div class="notice bad round" role="alert">
-            {error}
+        {why && (
+          <div class={`notice round${bad ? " bad" : ""}`} role={bad ? "alert" : "status"}>
+            {why}
           </div>
         )}
         <label for="token">Token</label>
@@ -41,6 +45,10 @@ export function Login() {
         <button class="button primary" type="submit" disabled={!token.trim()}>
           Log in
         </button>
+        <p class="soft">
+          <code>millrace up</code> and <code>millrace scheduler</code> print the token, and the
+          scheduler file has it. A link that ends with <code>#token=TOKEN</code> logs in by itself.
+        </p>
       </form>
     </main>
   );

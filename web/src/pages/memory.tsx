@@ -103,6 +103,11 @@ export function MemoryPage() {
   );
   return (
     <>
+      {only !== "" && names.length === 0 && (
+        <div class="notice round" role="alert">
+          No worker {only} is registered now. Choose another one below.
+        </div>
+      )}
       <div class="grid stats" style={{ marginBottom: "14px" }}>
         <Stat
           title="Memory"

@@ -1,7 +1,7 @@
 // The page of one task.
 
 import { useState } from "preact/hooks";
-import { CallError, call, callWorker, messageOf } from "../api";
+import { call, callWorker, isMissing, messageOf } from "../api";
 import { phaseColors, phaseNames } from "../colors";
 import { ago, bytes, clock, count, duration, millis, num, word } from "../format";
 import { link } from "../router";
@@ -13,6 +13,7 @@ import {
   Card,
   Empty,
   Facts,
+  Missing,
   Op,
   Stat,
   StateBadge,
@@ -32,20 +33,19 @@ export function TaskPage(props: { id: string }) {
   );
   const now = useNow();
   const t = found.value?.task;
-  const gone = found.error instanceof CallError && found.error.status === 404;
+  const gone = isMissing(found.error);
   if (!t) {
-    return found.error ? (
-      <Empty title={gone ? `There is no task ${props.id}` : messageOf(found.error)}>
-        {gone && (
-          <>
-            The scheduler forgets tasks whose results nobody holds. Their run times stay in the{" "}
-            <a href={link("stream")}>task stream</a>.
-          </>
-        )}
-      </Empty>
-    ) : (
-      <Empty title="Looking up the task" />
-    );
+    if (gone) {
+      return (
+        <Missing
+          what={`task ${props.id}`}
+          why="The scheduler forgets tasks whose results nobody holds. Their run times stay in the"
+          section="stream"
+          list="task stream"
+        />
+      );
+    }
+    return <Empty title={found.error ? messageOf(found.error) : "Looking up the task"} />;
   }
   const state = word(t.state, "TASK_STATE_");
   const runTime = t.runTime

@@ -1,6 +1,6 @@
 // The page of one worker.
 
-import { call, callWorker, messageOf } from "../api";
+import { call, callWorker, isMissing, messageOf } from "../api";
 import { ago, bytes, count, duration, millis, num, rate, word } from "../format";
 import { link } from "../router";
 import { useRoutes, useStore, workers } from "../store";
@@ -11,6 +11,7 @@ import {
   type Column,
   Empty,
   Facts,
+  Missing,
   Op,
   Stat,
   StateBadge,
@@ -40,6 +41,16 @@ export function WorkerPage(props: { name: string }) {
   );
   const w = looked.value?.worker ? { ...looked.value.worker, ...known } : known;
   const now = useNow();
+  if (!w && isMissing(looked.error)) {
+    return (
+      <Missing
+        what={`worker ${props.name}`}
+        why="The scheduler knows the workers that are registered, and the latest that were lost. They are on the page"
+        section="workers"
+        list="Workers & GPUs"
+      />
+    );
+  }
   if (!w) return <Empty title={looked.error ? messageOf(looked.error) : "Looking up the worker"} />;
   const lost = word(w.state, "WORKER_STATE_") === "lost";
   return (

@@ -183,7 +183,11 @@ export function Frame(props: { title: string; full?: boolean; children: Componen
             <button
               class="button plain"
               type="button"
-              onClick={() => void logout().then(() => needsLogin.set(true))}
+              onClick={() =>
+                void logout().then(() =>
+                  needsLogin.set({ why: "You have logged out.", bad: false }),
+                )
+              }
             >
               Log out
             </button>

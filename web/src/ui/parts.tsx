@@ -135,6 +135,15 @@ export function Empty(props: { title: string; children?: ComponentChildren }) {
   );
 }
 
+// Missing says that there is no page, worker, graph or task at an address, and where to look.
+export function Missing(props: { what: string; why: string; section: string; list: string }) {
+  return (
+    <Empty title={`There is no ${props.what}`}>
+      {props.why} <a href={link(props.section)}>{props.list}</a>.
+    </Empty>
+  );
+}
+
 export function Facts(props: { of: [string, ComponentChildren][] }) {
   return (
     <dl class="facts">
