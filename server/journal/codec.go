@@ -17,20 +17,25 @@ type codec struct {
 	data []byte
 	// err is the first error of reading; later values are then zero.
 	err error
-	// large collects, while writing, the values that get files of their own. load reads such a
-	// file.
-	large []large
-	load  func(hash [sha256.Size]byte) ([]byte, error)
+	// large collects, while writing, the long values, whose sizes are largeSize together. load
+	// finds such a value.
+	large     []large
+	largeSize int
+	load      func(hash) ([]byte, error)
 }
 
-// large is a value that a file of its own contains, named by its hash. The journal's goroutine
-// computes the hash, and writes it into the records at the offset.
+// hash names a long value.
+type hash [sha256.Size]byte
+
+// large is a long value: the records have only its hash. The journal's goroutine computes the hash,
+// and writes it into the records at the offset.
 type large struct {
 	offset int
 	value  []byte
+	hash   hash
 }
 
-// largeBytes is the size from which a value gets a file of its own.
+// largeBytes is the size from which a value is kept apart from the records.
 const largeBytes = 64 << 10
 
 var errShort = errors.New("a record ends too early")
@@ -116,7 +121,7 @@ func (c *codec) fixed(p []byte) {
 	}
 }
 
-// payload codes a slice that may be long: a long one gets a file of its own.
+// payload codes a slice that may be long: a long one is kept apart.
 func (c *codec) payload(p *[]byte) {
 	apart := len(*p) >= largeBytes
 	c.flag(&apart)
@@ -125,14 +130,15 @@ func (c *codec) payload(p *[]byte) {
 		c.bytes(p)
 	case !c.reading:
 		c.large = append(c.large, large{offset: len(c.data), value: *p})
+		c.largeSize += len(*p)
 		c.data = append(c.data, make([]byte, sha256.Size)...)
 	default:
-		var hash [sha256.Size]byte
-		c.fixed(hash[:])
+		var h hash
+		c.fixed(h[:])
 		if c.err != nil {
 			return
 		}
-		value, err := c.load(hash)
+		value, err := c.load(h)
 		if err != nil {
 			c.fail(err)
 		}

@@ -3,6 +3,7 @@ package journal
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -15,6 +16,8 @@ type Files interface {
 	// List returns the names of the files, in any order.
 	List() ([]string, error)
 	Read(name string) ([]byte, error)
+	// ReadPart returns bytes of a file. It is an error if the file is too short.
+	ReadPart(name string, offset, size int64) ([]byte, error)
 	// Append opens a file for writing at its end, and makes it if there is none.
 	Append(name string) (File, error)
 	Rename(from, to string) error
@@ -32,6 +35,38 @@ type File interface {
 	Close() error
 }
 
+// PutFile makes a file with these contents, or replaces it. A crash leaves all of it or nothing.
+func PutFile(files Files, name string, contents []byte) error {
+	part := name + ".part"
+	file, err := files.Append(part)
+	if err != nil {
+		return fmt.Errorf("journal: make %s: %w", part, err)
+	}
+	err = file.Truncate(0)
+	if err == nil {
+		_, err = file.Write(contents)
+	}
+	if err == nil {
+		err = file.Sync()
+	}
+	if err != nil {
+		_ = file.Truncate(0) // The disk may be full.
+	}
+	if closed := file.Close(); err == nil {
+		err = closed
+	}
+	if err == nil {
+		err = files.Rename(part, name)
+	}
+	if err == nil {
+		err = files.SyncNames()
+	}
+	if err != nil {
+		return fmt.Errorf("journal: write %s: %w: free space on the disk, or mend it", name, err)
+	}
+	return nil
+}
+
 // Directory is the Files of a real directory. It is locked until Close.
 type Directory struct {
 	path string
@@ -40,7 +75,7 @@ type Directory struct {
 
 // OpenDirectory makes the directory if there is none, and locks it for this process.
 func OpenDirectory(path string) (*Directory, error) {
-	if err := os.MkdirAll(path, 0o700); err != nil {
+	if err := makeDirectory(path, syncDirectory); err != nil {
 		return nil, fmt.Errorf("journal: %w: choose another directory", err)
 	}
 	lock, err := os.Open(path)
@@ -55,6 +90,34 @@ func OpenDirectory(path string) (*Directory, error) {
 		return nil, fmt.Errorf("journal %s: lock it: %w: choose a directory of a file system with locks", path, err)
 	}
 	return &Directory{path: path, lock: lock}, nil
+}
+
+// makeDirectory makes a directory and those above it, and calls sync for each directory that got a
+// new one.
+func makeDirectory(path string, sync func(string) error) error {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return nil
+	}
+	parent := filepath.Dir(filepath.Clean(path))
+	if parent != path {
+		if err := makeDirectory(parent, sync); err != nil {
+			return err
+		}
+	}
+	if err := os.Mkdir(path, 0o700); errors.Is(err, fs.ErrExist) {
+		return os.MkdirAll(path, 0o700) // It says what is there.
+	} else if err != nil {
+		return err
+	}
+	return sync(parent)
+}
+
+func syncDirectory(path string) error {
+	directory, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(directory.Sync(), directory.Close())
 }
 
 // Path returns the path of the directory.
@@ -76,6 +139,24 @@ func (d *Directory) List() ([]string, error) {
 // Read returns the contents of a file.
 func (d *Directory) Read(name string) ([]byte, error) {
 	return os.ReadFile(filepath.Join(d.path, name))
+}
+
+// ReadPart returns bytes of a file.
+func (d *Directory) ReadPart(name string, offset, size int64) ([]byte, error) {
+	file, err := os.Open(filepath.Join(d.path, name))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }() // It is only read.
+	// A damaged size must not ask for much memory.
+	if info, err := file.Stat(); err != nil {
+		return nil, err
+	} else if offset < 0 || size < 0 || size > info.Size()-offset {
+		return nil, fmt.Errorf("the file ends at byte %d, within a value of %d bytes", info.Size(), size)
+	}
+	part := make([]byte, size)
+	_, err = file.ReadAt(part, offset)
+	return part, err
 }
 
 // Append opens a file for writing at its end.

@@ -1,21 +1,19 @@
 // Package journal is an Adapter: it keeps on disk what the scheduler has accepted, so that the next
 // start of the scheduler goes on from there.
 //
-// A journal is a directory with segments, which are files of batches of records, and with a file
-// for each long value. Records are appended in the order in which the machine saw the events. One
+// A journal is a directory with segments, which are files of batches of records, and with files of
+// long values. Records are appended in the order in which the machine saw the events. One
 // goroutine writes all records that have collected as one batch and makes it durable; those that
-// wait for any of them then go on (group commit). ADR 24 has the reasons.
+// wait for any of them then go on (group commit). ADRs 24 and 27 have the reasons.
 package journal
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -33,8 +31,10 @@ const (
 	retryTime = time.Second
 	// idleTime is the longest time that records stay in memory if nobody waits for them.
 	idleTime = 50 * time.Millisecond
-	// fullBatch is the size of the collected records from which they are written at once.
-	fullBatch = 1 << 20
+	// fullBatch is the size of the collected records from which they are written at once, and
+	// fullValues that of their long values.
+	fullBatch  = 1 << 20
+	fullValues = 16 << 20
 	// waitingBytes bounds the records that wait while a disk refuses them. Beyond it the journal
 	// gives up.
 	waitingBytes = 256 << 20
@@ -42,7 +42,6 @@ const (
 	keptBuffer = 4 << 20
 
 	segmentSuffix = ".log"
-	valueSuffix   = ".value"
 )
 
 // Config sets up a journal.
@@ -62,29 +61,40 @@ type Journal struct {
 	log     *slog.Logger
 	encoder *zstd.Encoder
 	wake    chan struct{}
-	// some is signalled when a batch gets its first record.
+	// some is signalled when a batch gets its first record, and full when it is large enough to be
+	// written at once.
 	some    chan struct{}
+	full    chan struct{}
 	closing chan struct{}
 	ended   chan struct{}
 
 	mu sync.Mutex // guards the fields up to the writer's
 	// filling takes the records that are appended; writing is the batch that is on its way to the
-	// disk, or nil.
-	filling, writing *batch
-	appended         uint64 // records so far
-	durable          uint64 // records so far that are durable
-	trouble          error  // of the last attempt to write; nil: none
-	lost             bool   // no further record is taken
-	bytes            uint64 // in files
-	syncs            sched.Histogram
+	// disk, or nil; next is the full batch between them, which is prepared meanwhile, or nil.
+	filling, next, writing *batch
+	appended               uint64 // records so far
+	durable                uint64 // records so far that are durable
+	trouble                error  // of the last attempt to write; nil: none
+	lost                   bool   // no further record is taken
+	bytes                  uint64 // in files
+	syncs                  sched.Histogram
 
-	// The writer's goroutine owns the remaining fields.
-	file    File
-	name    string
-	size    int64
+	// The writer's goroutine owns the remaining fields. file is nil until the first batch of this
+	// start is written, and before is the segment before it.
+	file   File
+	name   string
+	seed   uint32
+	size   int64
+	before segment
+	// carried is the last batch of the segment before if that may not be durable: it was read from
+	// the memory of the system. The first segment of this start begins with it.
+	carried []byte
 	number  uint64 // of the next batch
 	buffer  []byte
-	written map[[sha256.Size]byte]struct{} // the values that are durable
+	values  valueFile
+	places  map[hash]place // of the values that are durable
+	// abandoned means that a sync has failed: nothing is known about the segment.
+	abandoned bool
 }
 
 // batch is the records that become durable together.
@@ -95,6 +105,11 @@ type batch struct {
 	// done is closed after each attempt to write it, and then replaced if there will be another
 	// one; err is the outcome of the attempt.
 	attempt *attempt
+	// form and packed are the records as they are written; nil: the batch is not prepared. placed
+	// are the places of the values that it is the first one to name.
+	form   byte
+	packed []byte
+	placed []placed
 }
 
 type attempt struct {
@@ -105,8 +120,9 @@ type attempt struct {
 func newBatch() *batch { return &batch{attempt: &attempt{done: make(chan struct{})}} }
 
 // Open reads a journal and calls apply for each record in order, with the time at which it was
-// appended. Then it is ready for further records. A batch that was being written when the scheduler
-// ended is cut off. Any other damage is an error.
+// appended. Then it is ready for further records. It writes nothing before the first of them. The
+// end of a batch that was being written when the scheduler ended is left out, with a warning. Any
+// other damage is an error. A Begun has a higher number than was recorded.
 func Open(config Config, apply func(time.Time, Record) error) (*Journal, error) {
 	if config.SegmentBytes == 0 {
 		config.SegmentBytes = segmentBytes
@@ -123,191 +139,97 @@ func Open(config Config, apply func(time.Time, Record) error) (*Journal, error) 
 	}
 	j := &Journal{
 		config: config, log: config.Log, encoder: encoder,
-		wake: make(chan struct{}, 1), some: make(chan struct{}, 1), closing: make(chan struct{}), ended: make(chan struct{}),
-		filling: newBatch(), written: map[[sha256.Size]byte]struct{}{},
+		wake: make(chan struct{}, 1), some: make(chan struct{}, 1), full: make(chan struct{}, 1), closing: make(chan struct{}), ended: make(chan struct{}),
+		filling: newBatch(),
 	}
 	if err := j.replay(apply); err != nil {
+		encoder.Close()
 		return nil, err
 	}
 	go j.write()
 	return j, nil
 }
 
-// segmentName returns the name of the segment whose first batch has this number.
-func segmentName(first uint64) string { return fmt.Sprintf("%020d%s", first, segmentSuffix) }
-
-// segments lists the segments, in order.
-func segments(files Files) ([]string, error) {
-	names, err := files.List()
-	if err != nil {
-		return nil, fmt.Errorf("journal: list the files: %w", err)
-	}
-	names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasSuffix(name, segmentSuffix) })
-	slices.Sort(names)
-	return names, nil
-}
-
-// errEnough ends the reading of a journal.
-var errEnough = errors.New("enough")
-
-// Identify returns the first record of a journal, which says to which cluster it belongs; nil: the
-// journal is empty.
-func Identify(files Files) (*Begun, error) {
-	names, err := segments(files)
-	if err != nil || len(names) == 0 {
-		return nil, err
-	}
-	decoder, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1))
-	if err != nil {
-		return nil, fmt.Errorf("journal: %w", err)
-	}
-	defer decoder.Close()
-	data, err := files.Read(names[0])
-	if err != nil {
-		return nil, fmt.Errorf("journal: read %s: %w", names[0], err)
-	}
-	var begun *Begun
-	r := reader{journal: &Journal{config: Config{Files: files}, written: map[[sha256.Size]byte]struct{}{}}, decoder: decoder, apply: func(_ time.Time, r Record) error {
-		begun, _ = r.(*Begun)
-		return errEnough
-	}}
-	var first uint64
-	if _, err := fmt.Sscanf(names[0], "%d", &first); err != nil {
-		return nil, damaged(names[0], 0, "its name is not the number of a batch")
-	}
-	if _, _, err := readSegment(names[0], data, first, len(names) == 1, r.body); err != nil && !errors.Is(err, errEnough) {
-		return nil, err
-	}
-	return begun, nil
-}
-
-// replay applies all records, and opens the last segment for more.
+// replay applies all records.
 func (j *Journal) replay(apply func(time.Time, Record) error) error {
-	names, err := segments(j.config.Files)
+	h, err := newHistory(j.config.Files)
 	if err != nil {
 		return err
 	}
-	decoder, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1))
-	if err != nil {
-		return fmt.Errorf("journal: %w", err)
+	defer h.close()
+	if err := h.read(apart(apply)); err != nil {
+		return err
 	}
-	defer decoder.Close()
-	r := reader{journal: j, decoder: decoder, apply: apply}
-	j.number = 1
-	for i, name := range names {
-		data, err := j.config.Files.Read(name)
-		if err != nil {
-			return fmt.Errorf("journal: read %s: %w", name, err)
-		}
-		if name != segmentName(j.number) {
-			return damaged(name, 0, fmt.Sprintf("a segment is missing: batch %d comes next", j.number))
-		}
-		last := i == len(names)-1
-		next, whole, err := readSegment(name, data, j.number, last, r.body)
-		if err != nil {
-			return err
-		}
-		j.bytes += uint64(whole)
-		j.number = next
-		if last {
-			return j.reopen(name, len(data), whole)
-		}
+	if j.values.number, err = lastValues(j.config.Files); err != nil {
+		return err
 	}
-	return j.begin()
-}
-
-// reopen continues the last segment behind its whole batches.
-func (j *Journal) reopen(name string, size, whole int) (err error) {
-	if j.file, err = j.config.Files.Append(name); err != nil {
-		return fmt.Errorf("journal: open %s: %w", name, err)
+	j.number, j.places, j.bytes, j.before = h.next, h.places, h.size(), h.tail()
+	if s := j.before; s.mark == 0 && s.last > 0 {
+		j.carried = bytes.Clone(h.body)
 	}
-	j.name, j.size = name, int64(whole)
-	if whole == size && whole > 0 {
-		return nil
-	}
-	j.log.Warn("the end of the journal is cut off: the scheduler ended while it was written, and nobody was told that it is kept",
-		"file", name, "bytes", size-whole)
-	if err := j.file.Truncate(j.size); err != nil {
-		return fmt.Errorf("journal: cut %s after %d bytes: %w", name, whole, err)
-	}
-	if whole == 0 {
-		if _, err := j.file.Write(segmentHead()); err != nil {
-			return fmt.Errorf("journal: write %s: %w", name, err)
-		}
-		j.size = int64(headBytes)
-	}
-	if err := j.file.Sync(); err != nil {
-		return fmt.Errorf("journal: sync %s: %w", name, err)
+	if n := h.torn(); n > 0 {
+		j.log.Warn("the end of the journal is not whole, and is left out: if the scheduler was ended while it wrote that, nobody was told that it is kept; "+
+			"if the disk or a program has damaged it, what was accepted last is lost",
+			"file", j.before.name, "byte", j.before.end, "bytes", n, "records_until", h.time)
 	}
 	return nil
 }
 
-// reader applies the records of batches.
-type reader struct {
-	journal *Journal
-	decoder *zstd.Decoder
-	apply   func(time.Time, Record) error
-}
-
-func (r *reader) body(body []byte) error {
-	data, err := openBody(body, r.decoder)
-	if err != nil {
-		return err
-	}
-	c := codec{reading: true, data: data, load: r.journal.load}
-	for len(c.data) > 0 {
-		var nanos int64
-		whole(&c, &nanos)
-		record := c.code(nil)
-		if c.err != nil {
-			return c.err
-		}
-		if err := r.apply(time.Unix(0, nanos), record); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// load reads a value that has a file of its own.
-func (j *Journal) load(hash [sha256.Size]byte) ([]byte, error) {
-	name := hex.EncodeToString(hash[:]) + valueSuffix
-	value, err := j.config.Files.Read(name)
-	if err != nil {
-		return nil, fmt.Errorf("the value %s: %w", name, err)
-	}
-	if sha256.Sum256(value) != hash {
-		return nil, fmt.Errorf("the value %s is damaged", name)
-	}
-	if _, known := j.written[hash]; !known {
-		j.bytes += uint64(len(value))
-	}
-	j.written[hash] = struct{}{}
-	return value, nil
-}
-
-// begin begins a segment.
+// begin begins a segment. The last batch of the segment before is copied into it if that may not be
+// durable.
 func (j *Journal) begin() error {
-	name := segmentName(j.number)
+	first, before := j.number, j.before
+	head, seed := newHead()
+	content := head
+	if j.carried != nil {
+		first, before.end = j.number-1, before.last
+		content = appendBatch(content, seed, first, j.carried)
+	}
+	name := segmentName(first)
+	if err := PutFile(j.config.Files, name, content); err != nil {
+		return err
+	}
 	file, err := j.config.Files.Append(name)
 	if err != nil {
-		return fmt.Errorf("journal: make %s: %w", name, err)
+		return fmt.Errorf("journal: open %s: %w", name, err)
 	}
-	head := segmentHead()
-	if _, err = file.Write(head); err == nil {
+	if before.name != "" && before.name != name {
+		j.markContinued(before, first)
+	}
+	if j.file != nil {
+		_ = j.file.Close() // All of it is durable.
+	}
+	j.carried, j.before = nil, segment{}
+	j.file, j.name, j.seed, j.size = file, name, seed, int64(len(content))
+	j.grown(len(content))
+	return nil
+}
+
+// segment returns the segment that is written.
+func (j *Journal) segment() segment {
+	return segment{name: j.name, seed: j.seed, end: int(j.size)}
+}
+
+// markContinued marks a segment, so that a missing segment behind it is noticed. Nothing else needs
+// the mark, so an error is no trouble: bytes behind the last batch do not count now.
+func (j *Journal) markContinued(s segment, next uint64) {
+	if file, err := j.config.Files.Append(s.name); err == nil {
+		if file.Truncate(int64(s.end)) == nil {
+			mark(file, s, next, formContinued)
+		}
+		_ = file.Close()
+	}
+}
+
+// mark writes a mark at the end of a segment, as far as the disk takes it.
+func mark(file File, s segment, next uint64, form byte) {
+	_, err := file.Write(appendBatch(nil, s.seed, next, []byte{form}))
+	if err == nil {
 		err = file.Sync()
 	}
-	if err == nil {
-		err = j.config.Files.SyncNames()
-	}
 	if err != nil {
-		_ = file.Truncate(0) // The next attempt writes the head again, or the next start does.
-		_ = file.Close()     // Nothing in it counts.
-		return fmt.Errorf("journal: begin %s: %w", name, err)
+		_ = file.Truncate(int64(s.end))
 	}
-	j.file, j.name, j.size = file, name, int64(len(head))
-	j.grown(len(head))
-	return nil
 }
 
 // Append adds a record, which the machine has just seen, and returns its number. It neither waits
@@ -328,14 +250,18 @@ func (j *Journal) Append(at time.Time, r Record) uint64 {
 	whole(&b.codec, &nanos)
 	b.codec.code(r)
 	b.last = j.appended
-	if n := len(b.codec.data); n > fullBatch {
+	if n := len(b.codec.data); b.full() {
 		j.kick()
+		signal(j.full)
 		if j.trouble != nil && n > waitingBytes {
 			j.giveUp(fmt.Errorf("journal: more than %d MiB wait for the disk: %w", waitingBytes>>20, j.trouble))
 		}
 	}
 	return j.appended
 }
+
+// full reports whether a batch is large enough to be written at once.
+func (b *batch) full() bool { return len(b.codec.data) > fullBatch || b.codec.largeSize > fullValues }
 
 // kick wakes the writer.
 func (j *Journal) kick() { signal(j.wake) }
@@ -354,11 +280,14 @@ func (j *Journal) giveUp(cause error) {
 	}
 	j.lost, j.trouble = true, cause
 	j.log.Error("the journal is given up: nothing is accepted any more; start the scheduler again when the disk works", "error", cause)
-	for _, b := range []*batch{j.filling, j.writing} {
-		if b != nil {
-			b.end(cause)
-		}
+	for _, b := range j.batches() {
+		b.end(cause)
 	}
+}
+
+// batches returns all batches that are not durable, in order.
+func (j *Journal) batches() []*batch {
+	return slices.DeleteFunc([]*batch{j.writing, j.next, j.filling}, func(b *batch) bool { return b == nil })
 }
 
 // end tells the waiters of a batch the outcome of an attempt to write it.
@@ -382,11 +311,13 @@ func (j *Journal) Wait(ctx context.Context, record uint64) error {
 		defer j.mu.Unlock()
 		return j.trouble
 	}
-	b := j.filling
-	if j.writing != nil && record <= j.writing.last {
-		b = j.writing
+	a := j.filling.attempt
+	for _, b := range j.batches() {
+		if record <= b.last {
+			a = b.attempt
+			break
+		}
 	}
-	a := b.attempt
 	j.kick()
 	j.mu.Unlock()
 	select {
@@ -416,11 +347,7 @@ func (j *Journal) Stats() schedapi.Journal {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	s := schedapi.Journal{Records: j.appended, Waiting: j.appended - j.durable, Bytes: j.bytes, Syncs: j.syncs, Lost: j.lost}
-	oldest := j.writing
-	if oldest == nil {
-		oldest = j.filling
-	}
-	if len(oldest.codec.data) > 0 {
+	if oldest := j.batches()[0]; len(oldest.codec.data) > 0 {
 		s.Lag = time.Since(oldest.began)
 	}
 	if j.trouble != nil {
@@ -441,12 +368,18 @@ func (j *Journal) Close() error {
 	close(j.closing)
 	<-j.ended
 	j.encoder.Close()
-	if j.file != nil {
-		if err := j.file.Close(); err != nil {
-			return fmt.Errorf("journal: close %s: %w", j.name, err)
-		}
+	j.values.end()
+	trouble := j.Trouble()
+	if j.file == nil {
+		return trouble
 	}
-	return j.Trouble()
+	if trouble == nil {
+		mark(j.file, j.segment(), j.number, formStopped)
+	}
+	if err := j.file.Close(); err != nil {
+		return fmt.Errorf("journal: close %s: %w", j.name, err)
+	}
+	return trouble
 }
 
 // write is the writer's goroutine.
@@ -464,20 +397,24 @@ func (j *Journal) write() {
 		case <-j.closing:
 			ended = true
 		}
-		j.flush(ended)
+		for j.flush(ended) {
+		}
 	}
 }
 
 // flush writes the records that have collected. If the disk refuses them, it tries again until it
-// takes them, or the journal is closed.
-func (j *Journal) flush(ended bool) {
+// takes them, or the journal is closed. It reports whether more may wait.
+func (j *Journal) flush(ended bool) (more bool) {
 	j.mu.Lock()
-	b := j.filling
+	b := j.next
+	if more = b != nil; !more {
+		b, j.filling = j.filling, newBatch()
+	}
 	if len(b.codec.data) == 0 || j.lost {
 		j.mu.Unlock()
-		return
+		return false
 	}
-	j.filling, j.writing = newBatch(), b
+	j.next, j.writing = nil, b
 	j.mu.Unlock()
 	for {
 		err := j.put(b)
@@ -488,27 +425,27 @@ func (j *Journal) flush(ended bool) {
 		}
 		if j.lost {
 			j.mu.Unlock()
-			return
+			return false
 		}
 		if err == nil {
 			j.durable, j.writing = b.last, nil
 			b.end(nil)
 			j.mu.Unlock()
-			return
+			return more
 		}
 		if j.trouble == nil {
 			j.log.Error("the journal cannot be written: nothing is accepted until it can", "error", err)
 		}
 		j.trouble = err
-		b.end(err)
-		if ended || j.file == nil {
+		if ended || j.abandoned {
 			j.giveUp(err)
 			j.mu.Unlock()
-			return
+			return false
 		}
-		b.attempt = &attempt{done: make(chan struct{})}
-		j.filling.end(err)
-		j.filling.attempt = &attempt{done: make(chan struct{})}
+		for _, b := range j.batches() {
+			b.end(err)
+			b.attempt = &attempt{done: make(chan struct{})}
+		}
 		j.mu.Unlock()
 		pause := time.NewTimer(j.config.RetryTime)
 		select {
@@ -521,28 +458,35 @@ func (j *Journal) flush(ended bool) {
 }
 
 // put writes a batch and makes it durable. After a failed write, the segment is cut to its whole
-// batches. After a failed sync nothing is known about the segment, so it is given up: file is nil.
+// batches. After a failed sync nothing is known about the segment, so it is abandoned.
 func (j *Journal) put(b *batch) error {
-	if err := j.putValues(&b.codec); err != nil {
+	j.prepare(b)
+	if err := j.putValues(b); err != nil {
 		return err
 	}
-	if j.size >= int64(j.config.SegmentBytes) && j.size > int64(headBytes) {
-		old := j.file
+	if j.file == nil || j.size >= int64(j.config.SegmentBytes) {
+		if j.file != nil {
+			j.before = j.segment()
+		}
 		if err := j.begin(); err != nil {
 			return err
 		}
-		_ = old.Close() // All of it is durable.
 	}
-	j.buffer = appendBatch(j.buffer[:0], j.number, b.codec.data, j.encoder)
+	form, table := []byte{b.form}, codec{}
+	if len(b.placed) > 0 {
+		form[0] |= formValues
+		list(&table, &b.placed, (*codec).placed)
+	}
+	j.buffer = appendBatch(j.buffer[:0], j.seed, j.number, form, table.data, b.packed)
 	if _, err := j.file.Write(j.buffer); err != nil {
 		if cut := j.file.Truncate(j.size); cut != nil {
-			j.abandon()
+			j.abandoned = true
 		}
 		return fmt.Errorf("journal: write %s: %w: free space on the disk, or mend it", j.name, err)
 	}
 	began := time.Now()
-	if err := j.file.Sync(); err != nil {
-		j.abandon()
+	if err := j.sync(j.file); err != nil {
+		j.abandoned = true
 		return fmt.Errorf("journal: sync %s: %w: mend the disk, and start the scheduler again", j.name, err)
 	}
 	j.mu.Lock()
@@ -557,61 +501,37 @@ func (j *Journal) put(b *batch) error {
 	return nil
 }
 
-func (j *Journal) abandon() {
-	_ = j.file.Close() // The error that led here says more.
-	j.mu.Lock()
-	j.file = nil
-	j.mu.Unlock()
-}
-
-// putValues makes the long values of a batch durable, and writes their hashes into the records.
-func (j *Journal) putValues(c *codec) error {
-	made := false
-	for i := range c.large {
-		l := &c.large[i]
-		hash := sha256.Sum256(l.value)
-		copy(c.data[l.offset:], hash[:])
-		if _, known := j.written[hash]; known {
+// sync makes a file durable. Meanwhile it prepares the next batch, if that is full.
+func (j *Journal) sync(file File) error {
+	synced := make(chan error, 1)
+	go func() { synced <- file.Sync() }()
+	for {
+		select {
+		case err := <-synced:
+			return err
+		case <-j.full:
+		}
+		j.mu.Lock()
+		b := j.filling
+		if j.next != nil || !b.full() || j.lost {
+			j.mu.Unlock()
 			continue
 		}
-		if err := j.putValue(hex.EncodeToString(hash[:])+valueSuffix, l.value); err != nil {
-			return err
-		}
-		j.written[hash], made = struct{}{}, true
-		j.grown(len(l.value))
+		j.next, j.filling = b, newBatch()
+		j.mu.Unlock()
+		j.prepare(b)
 	}
-	if !made {
-		return nil
-	}
-	if err := j.config.Files.SyncNames(); err != nil {
-		clear(j.written)
-		return fmt.Errorf("journal: sync the directory: %w", err)
-	}
-	return nil
 }
 
-// putValue writes a value under another name first, so that a file with its name is whole.
-func (j *Journal) putValue(name string, value []byte) error {
-	const part = "value.part"
-	file, err := j.config.Files.Append(part)
-	if err != nil {
-		return fmt.Errorf("journal: make %s: %w", part, err)
+// prepare hashes the long values of a batch, and compresses its records.
+func (j *Journal) prepare(b *batch) {
+	if b.packed != nil {
+		return
 	}
-	err = file.Truncate(0)
-	if err == nil {
-		_, err = file.Write(value)
+	for i := range b.codec.large {
+		l := &b.codec.large[i]
+		l.hash = sha256.Sum256(l.value)
+		copy(b.codec.data[l.offset:], l.hash[:])
 	}
-	if err == nil {
-		err = file.Sync()
-	}
-	if closed := file.Close(); err == nil {
-		err = closed
-	}
-	if err == nil {
-		err = j.config.Files.Rename(part, name)
-	}
-	if err != nil {
-		return fmt.Errorf("journal: write %s: %w: free space on the disk, or mend it", name, err)
-	}
-	return nil
+	b.form, b.packed = pack(b.codec.data, j.encoder)
 }

@@ -1,6 +1,8 @@
 package journal
 
 import (
+	"bytes"
+	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -13,55 +15,69 @@ import (
 //
 //	8 bytes  "MILLJRNL"
 //	4 bytes  version of the format
+//	8 bytes  salt: random
+//	4 bytes  CRC-32C of the 20 bytes before
 //
 // and each batch is, with numbers in little endian:
 //
 //	4 bytes  length of the body
 //	8 bytes  number of the batch; numbers count from 1 through all segments
-//	4 bytes  CRC-32C of the body
-//	4 bytes  CRC-32C of the 16 bytes before
-//	1 byte   form of the body: 0 plain, 1 compressed by zstd
-//	n bytes  the records
+//	4 bytes  CRC-32C of the salt and the body
+//	4 bytes  CRC-32C of the salt and the 16 bytes before
+//	1 byte   form of the body
+//	n bytes  places of values, if the form says so, and the records
 //
 // The length counts the byte of the form. The head has a checksum of its own, so that a wrong
-// length cannot make the batches behind it look like a part of this one.
+// length cannot make the batches behind it look like a part of this one. Because of the salt, no
+// argument of a task can contain what looks like a batch of its segment.
+//
+// A mark ends a segment whose last batch is durable. It has the number of the next batch. A segment
+// without a mark was being written when the scheduler ended. Bytes behind a mark do not count, nor
+// do batches that the next segment has, too.
+//
+// Heads of format 1 have 12 bytes and no salt; nothing else differs.
 const (
 	magic = "MILLJRNL"
 	// formatVersion is the version of segments and records that this program writes, and the
 	// newest one that it reads.
-	formatVersion = 1
-	headBytes     = len(magic) + 4
+	formatVersion = 2
+	oldHeadBytes  = len(magic) + 4
+	headBytes     = oldHeadBytes + 8 + 4
 	batchHead     = 20
-	// smallBody is the length up to which a body is not compressed.
+	// smallBody is the length up to which records are not compressed.
 	smallBody = 256
 
-	formPlain      = 0
-	formCompressed = 1
+	// The bits of a form. Each mark has a body of one byte.
+	formCompressed = 1 << 0 // the records are compressed by zstd
+	formValues     = 1 << 1 // places of values are before the records
+	formStopped    = 1 << 2 // a mark: the scheduler stopped in good order
+	formContinued  = 1 << 3 // a mark: another segment follows
+	formMark       = formStopped | formContinued
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-func segmentHead() []byte {
-	return binary.LittleEndian.AppendUint32([]byte(magic), formatVersion)
+// newHead returns the head of a new segment, and the seed of the checksums in it.
+func newHead() (head []byte, seed uint32) {
+	head = binary.LittleEndian.AppendUint32([]byte(magic), formatVersion)
+	head = append(head, make([]byte, 8)...)
+	_, _ = rand.Read(head[oldHeadBytes:]) // It never fails.
+	seed = crc32.Checksum(head[oldHeadBytes:], castagnoli)
+	return binary.LittleEndian.AppendUint32(head, crc32.Checksum(head, castagnoli)), seed
 }
 
-// appendBatch appends the batch that has these records.
-func appendBatch(to []byte, number uint64, records []byte, encoder *zstd.Encoder) []byte {
+// appendBatch appends the batch that has the parts as its body.
+func appendBatch(to []byte, seed uint32, number uint64, body ...[]byte) []byte {
 	start := len(to)
 	to = append(to, make([]byte, batchHead)...)
-	to = append(to, formPlain)
-	to = append(to, records...)
-	if len(records) > smallBody {
-		packed := encoder.EncodeAll(records, append(make([]byte, 0, len(records)/2), formCompressed))
-		if len(packed) < len(records) {
-			to = append(to[:start+batchHead], packed...)
-		}
+	for _, part := range body {
+		to = append(to, part...)
 	}
-	head, body := to[start:start+batchHead], to[start+batchHead:]
-	binary.LittleEndian.PutUint32(head, uint32(len(body)))
+	head, whole := to[start:start+batchHead], to[start+batchHead:]
+	binary.LittleEndian.PutUint32(head, uint32(len(whole)))
 	binary.LittleEndian.PutUint64(head[4:], number)
-	binary.LittleEndian.PutUint32(head[12:], crc32.Checksum(body, castagnoli))
-	binary.LittleEndian.PutUint32(head[16:], crc32.Checksum(head[:16], castagnoli))
+	binary.LittleEndian.PutUint32(head[12:], crc32.Update(seed, castagnoli, whole))
+	binary.LittleEndian.PutUint32(head[16:], crc32.Update(seed, castagnoli, head[:16]))
 	return to
 }
 
@@ -70,21 +86,21 @@ var errBadBatch = errors.New("no whole batch")
 
 // batchAt returns the body of the batch at the beginning of data, its number, and the bytes that it
 // takes.
-func batchAt(data []byte) (body []byte, number uint64, size int, err error) {
-	number, size, err = batchHeadAt(data)
+func batchAt(data []byte, seed uint32) (body []byte, number uint64, size int, err error) {
+	number, size, err = batchHeadAt(data, seed)
 	if err != nil || size > len(data) {
 		return nil, number, size, errBadBatch
 	}
 	body = data[batchHead:size]
-	if crc32.Checksum(body, castagnoli) != binary.LittleEndian.Uint32(data[12:]) {
+	if crc32.Update(seed, castagnoli, body) != binary.LittleEndian.Uint32(data[12:]) {
 		return nil, number, size, errBadBatch
 	}
 	return body, number, size, nil
 }
 
 // batchHeadAt reads the head of a batch alone.
-func batchHeadAt(data []byte) (number uint64, size int, err error) {
-	if len(data) < batchHead || crc32.Checksum(data[:16], castagnoli) != binary.LittleEndian.Uint32(data[16:]) {
+func batchHeadAt(data []byte, seed uint32) (number uint64, size int, err error) {
+	if len(data) < batchHead || crc32.Update(seed, castagnoli, data[:16]) != binary.LittleEndian.Uint32(data[16:]) {
 		return 0, 0, errBadBatch
 	}
 	length := binary.LittleEndian.Uint32(data)
@@ -96,10 +112,10 @@ func batchHeadAt(data []byte) (number uint64, size int, err error) {
 
 // hasBatchAfter reports whether a whole batch with a higher number begins anywhere in data. Then
 // the bytes before it were durable, and are damaged.
-func hasBatchAfter(data []byte, number uint64) bool {
+func hasBatchAfter(data []byte, seed uint32, number uint64) bool {
 	for at := range data {
-		if n, _, err := batchHeadAt(data[at:]); err == nil && n > number {
-			if _, _, _, err := batchAt(data[at:]); err == nil {
+		if n, _, err := batchHeadAt(data[at:], seed); err == nil && n > number {
+			if _, _, _, err := batchAt(data[at:], seed); err == nil {
 				return true
 			}
 		}
@@ -107,55 +123,115 @@ func hasBatchAfter(data []byte, number uint64) bool {
 	return false
 }
 
-// damaged is the error of a segment that cannot be read.
-func damaged(name string, offset int, cause string) error {
-	return fmt.Errorf("journal: %s: at byte %d: %s: the disk or a program has damaged it; "+
-		"restore the directory from a copy, or give an empty one (--journal) and submit anew, since graphs in this one are not whole",
-		name, offset, cause)
+// DamageError says what in a journal cannot be read.
+type DamageError struct {
+	// File is the damaged file, or one that is missing; Offset is a byte of it.
+	File   string
+	Offset int64
+	Cause  string
 }
 
-// readSegment calls apply for the body of each batch of a segment, in order. next is the number of
-// the first batch. It returns the number after the last batch, and the length of the whole batches:
-// the bytes behind it were never acknowledged. Only the last segment may have such a rest.
-func readSegment(name string, data []byte, next uint64, last bool, apply func(body []byte) error) (after uint64, whole int, err error) {
-	if len(data) < headBytes && last {
-		return next, 0, nil
+func (e *DamageError) Error() string {
+	return fmt.Sprintf("journal: %s: at byte %d: %s: the disk or a program has damaged it: restore the directory from a copy, or give up what was "+
+		"accepted after that; \"millrace journal check\" tells how much is whole, and \"millrace journal cut\" removes the rest", e.File, e.Offset, e.Cause)
+}
+
+func damaged(name string, offset int, format string, args ...any) error {
+	return &DamageError{File: name, Offset: int64(offset), Cause: fmt.Sprintf(format, args...)}
+}
+
+// segment is what was read of a segment.
+type segment struct {
+	name string
+	seed uint32
+	// end is the length of the whole batches, and last the offset of the last one of them; 0: there
+	// is none. size is the length of the file.
+	end, last, size int
+	// mark is the form of the mark behind them; 0: there is none.
+	mark byte
+}
+
+// readHead returns the length of a segment's head, which is 0 if the scheduler was ended while it
+// made the segment, and the seed of the checksums.
+func readHead(name string, data []byte, last bool) (size int, seed uint32, err error) {
+	if last && len(data) <= headBytes && (len(data) < oldHeadBytes || len(bytes.Trim(data, "\x00")) == 0) {
+		return 0, 0, nil
 	}
-	if len(data) < headBytes || string(data[:len(magic)]) != magic {
+	if len(data) < oldHeadBytes || string(data[:len(magic)]) != magic {
 		return 0, 0, damaged(name, 0, "the head is missing")
 	}
-	if version := binary.LittleEndian.Uint32(data[len(magic):]); version == 0 || version > formatVersion {
+	switch version := binary.LittleEndian.Uint32(data[len(magic):]); {
+	case version == 1:
+		return oldHeadBytes, 0, nil
+	case version != formatVersion:
 		return 0, 0, fmt.Errorf("journal: %s has format %d, and this program reads formats up to %d: start the version of the program that wrote it, or a later one", name, version, formatVersion)
+	case len(data) < headBytes || crc32.Checksum(data[:headBytes-4], castagnoli) != binary.LittleEndian.Uint32(data[headBytes-4:]):
+		return 0, 0, damaged(name, 0, "the head is damaged")
 	}
-	at := headBytes
-	for at < len(data) {
-		body, number, size, err := batchAt(data[at:])
-		if err != nil {
-			if last && (size == 0 || at+size >= len(data)) && !hasBatchAfter(data[at+1:], next) {
-				return next, at, nil
-			}
-			return 0, 0, damaged(name, at, "a batch is damaged")
-		}
-		if number != next {
-			return 0, 0, damaged(name, at, fmt.Sprintf("batch %d is where %d should be", number, next))
-		}
-		if err := apply(body); errors.Is(err, errEnough) {
-			return 0, 0, err
-		} else if err != nil {
-			return 0, 0, damaged(name, at, err.Error())
-		}
-		next, at = next+1, at+size
-	}
-	return next, at, nil
+	return headBytes, crc32.Checksum(data[oldHeadBytes:headBytes-4], castagnoli), nil
 }
 
-// openBody returns the records of a body.
-func openBody(body []byte, decoder *zstd.Decoder) ([]byte, error) {
-	switch body[0] {
-	case formPlain:
-		return body[1:], nil
-	case formCompressed:
-		return decoder.DecodeAll(body[1:], nil)
+// readSegment calls visit for the body of each batch of a segment, in order. first is the number of
+// the first batch, and after the number of the first batch of the next segment; 0: this is the last
+// one. It returns the number of the next batch. Bytes behind the end of the last segment, without a
+// mark, are a batch that was being written when the scheduler ended, or that was damaged later.
+func readSegment(name string, data []byte, first, after uint64, visit func(number uint64, at int, body []byte) error) (s segment, next uint64, err error) {
+	s, next = segment{name: name, size: len(data)}, first
+	if s.end, s.seed, err = readHead(name, data, after == 0); err != nil || s.end == 0 {
+		return s, next, err
 	}
-	return nil, fmt.Errorf("the form %d of a batch is unknown", body[0])
+	for s.end < len(data) && (after == 0 || next < after) {
+		body, number, size, err := batchAt(data[s.end:], s.seed)
+		switch {
+		case err != nil && after == 0 && (size == 0 || s.end+size >= len(data)) && !hasBatchAfter(data[s.end+1:], s.seed, next):
+			return s, next, nil
+		case err != nil:
+			return s, next, damaged(name, s.end, "a batch is damaged")
+		case number != next:
+			return s, next, damaged(name, s.end, "batch %d is where %d should be", number, next)
+		case body[0]&formMark != 0:
+			s.mark = body[0]
+			return s, next, nil
+		}
+		if err := visit(number, s.end, body); err != nil {
+			return s, next, err
+		}
+		s.last = s.end
+		next, s.end = next+1, s.end+size
+	}
+	return s, next, nil
+}
+
+// pack returns the form and the bytes of records in a body.
+func pack(records []byte, encoder *zstd.Encoder) (form byte, packed []byte) {
+	if len(records) > smallBody {
+		if packed := encoder.EncodeAll(records, make([]byte, 0, len(records)/2)); len(packed) < len(records) {
+			return formCompressed, packed
+		}
+	}
+	return 0, records
+}
+
+// unpack returns the records of a body, after it has noted where values are.
+func unpack(body []byte, decoder *zstd.Decoder, values map[hash]place) ([]byte, error) {
+	form, rest := body[0], body[1:]
+	if form&^(formCompressed|formValues) != 0 {
+		return nil, fmt.Errorf("the form %d of a batch is unknown", form)
+	}
+	if form&formValues != 0 {
+		c := codec{reading: true, data: rest}
+		var placed []placed
+		list(&c, &placed, (*codec).placed)
+		if c.err != nil {
+			return nil, c.err
+		}
+		for _, p := range placed {
+			values[p.hash] = p.place
+		}
+		rest = c.data
+	}
+	if form&formCompressed != 0 {
+		return decoder.DecodeAll(rest, nil)
+	}
+	return rest, nil
 }

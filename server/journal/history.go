@@ -1,0 +1,197 @@
+package journal
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// history reads a journal. It changes no file.
+type history struct {
+	files   Files
+	decoder *zstd.Decoder
+	// next is the number of the next batch.
+	next uint64
+	// places are those of the values. loaded has the long values of one batch.
+	places map[hash]place
+	loaded map[hash][]byte
+	// segments are those that were read. body is the last batch of the last one.
+	segments []segment
+	body     []byte
+	// time is that of the last record.
+	time time.Time
+}
+
+func newHistory(files Files) (*history, error) {
+	decoder, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1))
+	if err != nil {
+		return nil, fmt.Errorf("journal: %w", err)
+	}
+	return &history{files: files, decoder: decoder, next: 1, places: map[hash]place{}}, nil
+}
+
+func (h *history) close() { h.decoder.Close() }
+
+// segmentName returns the name of the segment whose first batch has this number.
+func segmentName(first uint64) string { return fmt.Sprintf("%020d%s", first, segmentSuffix) }
+
+// numberOf returns the number that is a name.
+func numberOf(name string) (uint64, error) {
+	if len(name) != 20 {
+		return 0, strconv.ErrSyntax
+	}
+	return strconv.ParseUint(name, 10, 64)
+}
+
+// segments lists the segments, in order, and the numbers of their first batches.
+func segments(files Files) (names []string, firsts []uint64, err error) {
+	all, err := files.List()
+	if err != nil {
+		return nil, nil, fmt.Errorf("journal: list the files: %w", err)
+	}
+	slices.Sort(all)
+	for _, name := range all {
+		text, ok := strings.CutSuffix(name, segmentSuffix)
+		if !ok {
+			continue
+		}
+		first, err := numberOf(text)
+		if err != nil || first == 0 {
+			return nil, nil, damaged(name, 0, "its name is not the number of a batch")
+		}
+		names, firsts = append(names, name), append(firsts, first)
+	}
+	return names, firsts, nil
+}
+
+// errEnough ends the reading of a journal.
+var errEnough = errors.New("enough")
+
+// read calls visit for all records in order, with the time at which each was appended, the number
+// of its batch and the place of that in the last one of h.segments. An error of visit ends it.
+func (h *history) read(visit func(at time.Time, r Record, batch uint64, offset int) error) error {
+	names, firsts, err := segments(h.files)
+	if err != nil {
+		return err
+	}
+	for i, name := range names {
+		if firsts[i] != h.next {
+			return damaged(segmentName(h.next), 0, "the segment is missing")
+		}
+		after := uint64(0)
+		if i < len(names)-1 {
+			after = firsts[i+1]
+		}
+		data, err := h.files.Read(name)
+		if err != nil {
+			return fmt.Errorf("journal: read %s: %w", name, err)
+		}
+		s, next, err := readSegment(name, data, h.next, after, func(number uint64, offset int, body []byte) error {
+			h.body = body
+			return h.batch(name, offset, body, func(at time.Time, r Record) error { return visit(at, r, number, offset) })
+		})
+		h.segments, h.next = append(h.segments, s), next
+		if err != nil {
+			return err
+		}
+		if next < after || after == 0 && s.mark == formContinued {
+			return damaged(segmentName(next), 0, "the segment is missing")
+		}
+	}
+	return nil
+}
+
+// batch calls visit for the records of a batch.
+func (h *history) batch(name string, offset int, body []byte, visit func(time.Time, Record) error) error {
+	h.loaded = map[hash][]byte{}
+	data, err := unpack(body, h.decoder, h.places)
+	c := codec{reading: true, data: data, err: err, load: h.load}
+	for c.err == nil && len(c.data) > 0 {
+		var nanos int64
+		whole(&c, &nanos)
+		record := c.code(nil)
+		if c.err != nil {
+			break
+		}
+		h.time = time.Unix(0, nanos)
+		if err := visit(h.time, record); errors.Is(err, errEnough) {
+			return err
+		} else if err != nil {
+			return fmt.Errorf("journal: %s: at byte %d: %w", name, offset, err)
+		}
+	}
+	var damage *DamageError
+	if c.err != nil && !errors.As(c.err, &damage) {
+		return damaged(name, offset, "%v", c.err)
+	}
+	return c.err
+}
+
+// tail returns the segment that was read last.
+func (h *history) tail() segment {
+	if len(h.segments) == 0 {
+		return segment{}
+	}
+	return h.segments[len(h.segments)-1]
+}
+
+// torn returns the bytes at the end of the journal that are no whole batch.
+func (h *history) torn() int {
+	if s := h.tail(); s.mark == 0 {
+		return s.size - s.end
+	}
+	return 0
+}
+
+// size returns the bytes of all that was read.
+func (h *history) size() (bytes uint64) {
+	for i := range h.segments {
+		bytes += uint64(h.segments[i].end)
+	}
+	for _, p := range h.places { // order-free: a sum
+		bytes += uint64(p.size)
+	}
+	return bytes
+}
+
+// Identify returns the first record of a journal, which says to which cluster it belongs; nil: the
+// journal is empty.
+func Identify(files Files) (*Begun, error) {
+	h, err := newHistory(files)
+	if err != nil {
+		return nil, err
+	}
+	defer h.close()
+	var begun *Begun
+	err = h.read(func(_ time.Time, r Record, _ uint64, _ int) error {
+		begun, _ = r.(*Begun)
+		return errEnough
+	})
+	if errors.Is(err, errEnough) {
+		err = nil
+	}
+	return begun, err
+}
+
+// startsGap bounds the gap between the numbers of two starts. At most 2^20 starts have numbers of
+// attempts of their own.
+const startsGap = 64
+
+// apart makes a reader of records see the starts under higher numbers. The next start of the
+// scheduler then gets a number that it would probably not get from an older copy of the directory,
+// so what is left of the time that the copy does not know is not mistaken for its own.
+func apart(apply func(time.Time, Record) error) func(time.Time, Record, uint64, int) error {
+	gap := rand.Uint64N(startsGap)
+	return func(at time.Time, r Record, _ uint64, _ int) error {
+		if begun, ok := r.(*Begun); ok {
+			begun.Starts += gap
+		}
+		return apply(at, r)
+	}
+}
