@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/millrace/millrace/server/journal"
@@ -30,16 +28,15 @@ func (a *app) journal() (*journal.Directory, error) {
 
 // keptToken returns the token that an earlier start of the scheduler has made, and keeps the given
 // one if there is none.
-func keptToken(directory *journal.Directory, token string) (string, error) {
-	name := filepath.Join(directory.Path(), tokenFile)
-	text, err := os.ReadFile(name)
+func keptToken(files journal.Files, token string) (string, error) {
+	text, err := files.Read(tokenFile)
 	if kept := strings.TrimSpace(string(text)); err == nil && kept != "" {
 		return kept, nil
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("--journal: read the token: %w", err)
 	}
-	if err := os.WriteFile(name, []byte(token+"\n"), 0o600); err != nil {
+	if err := journal.PutFile(files, tokenFile, []byte(token+"\n")); err != nil {
 		return "", fmt.Errorf("--journal: keep the token: %w", err)
 	}
 	return token, nil
