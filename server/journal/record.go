@@ -37,6 +37,13 @@ type ClientOwned struct {
 	Owner  string
 }
 
+// ClientAwaits is the lease of a call that waits for a task. It holds the task, and it ends with the
+// call, by a ClientClosed.
+type ClientAwaits struct {
+	Client    ids.ClientID
+	Namespace string
+}
+
 // Submitted is an accepted submission.
 type Submitted struct {
 	schedapi.Submission
@@ -45,7 +52,8 @@ type Submitted struct {
 	First, End ids.TaskID
 }
 
-// DatasetPublished is a dataset with a name.
+// DatasetPublished is a dataset. Without a name, it is a value of a variable, queue or topic, which
+// holds the results to which it refers.
 type DatasetPublished struct {
 	Number          uint64
 	Name, Namespace string
@@ -89,6 +97,7 @@ const (
 	kindWorkerGone
 	kindTaskEnded
 	kindClientOwned
+	kindClientAwaits
 )
 
 // code writes a record, or reads the next one into what it returns.
@@ -114,6 +123,9 @@ func (c *codec) code(r Record) Record {
 	case *ClientOwned:
 		whole(c, &r.Client)
 		c.text(&r.Owner)
+	case *ClientAwaits:
+		whole(c, &r.Client)
+		c.text(&r.Namespace)
 	case *sched.ClientClosed:
 		whole(c, &r.Client)
 	case *Submitted:
@@ -172,6 +184,8 @@ func kindOf(r Record) kind {
 		return kindClientOpened
 	case *ClientOwned:
 		return kindClientOwned
+	case *ClientAwaits:
+		return kindClientAwaits
 	case *sched.ClientClosed:
 		return kindClientClosed
 	case *Submitted:
@@ -209,6 +223,8 @@ func newRecord(k kind) Record {
 		return new(ClientOpened)
 	case kindClientOwned:
 		return new(ClientOwned)
+	case kindClientAwaits:
+		return new(ClientAwaits)
 	case kindClientClosed:
 		return new(sched.ClientClosed)
 	case kindSubmitted:

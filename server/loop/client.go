@@ -155,12 +155,14 @@ func (l *Loop) forgetClient(id ids.ClientID, expired bool) {
 	if c == nil {
 		return
 	}
-	if expired {
+	if expired && c.await == nil {
 		l.log.Info("a client's lease ended", "client", id, "name", c.spec.Name, "ttl", c.spec.TTL)
 		l.happened(schedapi.EventClientLost, schedapi.SeverityInfo, "", "the lease of client %q ended: it was silent for %v, and its results are released", c.spec.Name, c.spec.TTL)
 	}
 	if c.await == nil {
 		l.record(&sched.ClientClosed{Client: id})
+	} else {
+		l.note(&sched.ClientClosed{Client: id})
 	}
 	delete(l.clients.byID, id)
 	l.clients.owners.Delete(id)
@@ -219,9 +221,9 @@ func (l *Loop) flushClients() {
 func (l *Loop) Await(ctx context.Context, namespace, key string) (sched.Update, error) {
 	var c *client
 	err := l.do(ctx, func() error {
-		c = l.openClient(schedapi.ClientSpec{Name: "await", Namespace: namespace, TTL: awaitTTL})
-		c.await = make(chan sched.Update, 1)
-		tasks, err := l.hold(sched.TasksHeld{Client: c.id, Keys: []string{key}})
+		c = l.openAwaiting(l.newClientID(), namespace)
+		l.note(&journal.ClientAwaits{Client: c.id, Namespace: namespace})
+		tasks, err := l.hold(sched.TasksHeld{Client: c.id, Keys: []string{key}}, l.note)
 		if err != nil {
 			return err
 		}
@@ -242,6 +244,13 @@ func (l *Loop) Await(ctx context.Context, namespace, key string) (sched.Update, 
 	case <-l.draining:
 		return sched.Update{}, l.refuseIfDraining()
 	}
+}
+
+// openAwaiting opens a lease of Await.
+func (l *Loop) openAwaiting(id ids.ClientID, namespace string) *client {
+	c := l.addClient(id, schedapi.ClientSpec{Name: "await", Namespace: namespace, TTL: awaitTTL})
+	c.await = make(chan sched.Update, 1)
+	return c
 }
 
 func (l *Loop) notifyAwaiting(c *client, task ids.TaskID) {

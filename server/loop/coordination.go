@@ -6,6 +6,7 @@ import (
 
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/server/coord"
+	"github.com/millrace/millrace/server/journal"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
 )
@@ -76,11 +77,12 @@ func (l *Loop) settleHolds() {
 	for len(l.coordination.held) > 0 {
 		held := l.coordination.held[0]
 		l.coordination.held = l.coordination.held[1:]
-		_, _ = l.hold(held) // It fails only if the client has gone.
+		_, _ = l.hold(held, l.record) // It fails only if the client has gone.
 	}
 	for len(l.coordination.unheld) > 0 {
 		hold := l.coordination.unheld[0]
 		l.coordination.unheld = l.coordination.unheld[1:]
+		l.note(&journal.DatasetUnpublished{Number: hold})
 		l.effects = l.machine.Step(l.now, sched.DatasetUnpublished{Dataset: hold}, l.effects[:0])
 		l.carryOut()
 	}
@@ -110,6 +112,7 @@ func (l *Loop) holdValue(namespace string, value *coord.Value) error {
 	}
 	l.datasets++
 	value.Hold = l.datasets
+	l.note(&journal.DatasetPublished{Number: value.Hold, Namespace: namespace, Keys: value.Keys})
 	l.carryOut()
 	return nil
 }

@@ -64,20 +64,21 @@ func (l *Loop) Hold(ctx context.Context, id ids.ClientID, set schedapi.TaskSet) 
 			return err
 		}
 		var err error
-		event := sched.TasksHeld{Client: id, Tasks: set.Tasks, Keys: set.Keys}
-		if tasks, err = l.hold(event); err == nil {
-			l.record(&event)
-		}
+		tasks, err = l.hold(sched.TasksHeld{Client: id, Tasks: set.Tasks, Keys: set.Keys}, l.record)
 		return err
 	})
 	return tasks, err
 }
 
-func (l *Loop) hold(event sched.TasksHeld) ([]ids.TaskID, error) {
+// hold makes a client hold tasks, and records their numbers.
+func (l *Loop) hold(event sched.TasksHeld, record func(journal.Record)) ([]ids.TaskID, error) {
 	tasks, effects, refused := l.machine.Hold(l.now, event, l.effects[:0])
 	l.effects = effects
 	if refused != nil {
 		return nil, refused
+	}
+	if l.restarting.journal != nil {
+		record(&sched.TasksHeld{Client: event.Client, Tasks: tasks})
 	}
 	l.carryOut()
 	return tasks, nil

@@ -39,10 +39,16 @@ type restarting struct {
 	waiting bool
 	// lastWorker is the last recorded number of a worker.
 	lastWorker ids.WorkerID
-	// last is the number of the last record. tasks counts the tasks submitted since the loop last
+	// values are the datasets of values of variables, queues and topics that were there before the
+	// restart. They and the leases of Await go on for a while, so that a client that knows of a
+	// result can hold it.
+	values map[uint64]struct{}
+	awaits []ids.ClientID
+	// recorded is the number of the last record, last that of the last record whose call waits for
+	// it. tasks counts the tasks submitted since the loop last
 	// waited for the disk.
-	last  uint64
-	tasks int
+	recorded, last uint64
+	tasks          int
 }
 
 // Restore brings the state back from a journal, which then gets all that is accepted. Call it
@@ -52,7 +58,7 @@ func (l *Loop) Restore(config journal.Config) error {
 	defer l.owning.Unlock()
 	began := l.config.Clock()
 	r := &l.restarting
-	r.replaying, r.awaited = true, map[ids.WorkerID]struct{}{}
+	r.replaying, r.awaited, r.values = true, map[ids.WorkerID]struct{}{}, map[uint64]struct{}{}
 	l.step(sched.RestartBegan{})
 	records := 0
 	opened, err := journal.Open(config, func(at time.Time, record journal.Record) error {
@@ -85,9 +91,27 @@ func (l *Loop) Restore(config journal.Config) error {
 		l.happened(schedapi.EventRestarted, schedapi.SeverityWarning, "", "the scheduler was restarted and goes on from its journal with %d tasks", l.machine.Totals().Tasks)
 	}
 	r.waiting = true
+	l.timers.at(l.now.Add(defaultTTL), func(time.Time) { l.dropOldHolds() })
 	l.endRestart()
 	l.commit()
 	return nil
+}
+
+// dropOldHolds ends the holds of values and waiting calls from before the restart: neither is there
+// any more.
+func (l *Loop) dropOldHolds() {
+	for _, number := range slices.Sorted(maps.Keys(l.restarting.values)) {
+		l.coordination.unheld = append(l.coordination.unheld, number)
+	}
+	l.restarting.values = nil
+	for _, id := range l.restarting.awaits {
+		if l.clients.get(id) != nil {
+			l.step(sched.ClientClosed{Client: id})
+			l.forgetClient(id, false)
+		}
+	}
+	l.restarting.awaits = nil
+	l.settleHolds()
 }
 
 // restoreMembers lets the workers come back that were members before the restart.
@@ -116,6 +140,9 @@ func (l *Loop) replay(record journal.Record) error {
 		}
 	case *journal.ClientOpened:
 		l.addClient(r.Client, r.Spec)
+	case *journal.ClientAwaits:
+		l.openAwaiting(r.Client, r.Namespace)
+		l.restarting.awaits = append(l.restarting.awaits, r.Client)
 	case *journal.ClientOwned:
 		if c := l.clients.get(r.Client); c != nil {
 			c.spec.Owner = r.Owner
@@ -127,7 +154,7 @@ func (l *Loop) replay(record journal.Record) error {
 	case *journal.Submitted:
 		return l.replaySubmitted(r)
 	case *sched.TasksHeld:
-		if _, err := l.hold(*r); err != nil {
+		if _, err := l.hold(*r, l.record); err != nil {
 			l.log.Warn("a recorded hold cannot be repeated", "client", r.Client, "error", err)
 		}
 	case *sched.TasksReleased:
@@ -146,11 +173,19 @@ func (l *Loop) replay(record journal.Record) error {
 			l.step(sched.DatasetUnpublished{Dataset: r.Replaced})
 		}
 		l.datasets = max(l.datasets, r.Number)
+		if r.Name == "" {
+			l.restarting.values[r.Number] = struct{}{}
+			return nil
+		}
 		l.dirty.datasets = append(l.dirty.datasets, &schedapi.Dataset{Number: r.Number, Name: r.Name, Namespace: r.Namespace,
 			Keys: r.Keys, Value: r.Value, CreatedAt: l.now})
 		l.commit()
 	case *journal.DatasetUnpublished:
 		l.step(sched.DatasetUnpublished{Dataset: r.Number})
+		if r.Name == "" {
+			delete(l.restarting.values, r.Number)
+			return nil
+		}
 		l.dirty.unpublished = append(l.dirty.unpublished, &schedapi.Dataset{Number: r.Number, Name: r.Name, Namespace: r.Namespace})
 		l.commit()
 	case *journal.WorkerNumbered:
@@ -184,10 +219,17 @@ func (l *Loop) replaySubmitted(r *journal.Submitted) error {
 	return nil
 }
 
-// record appends a record to the journal, if there is one.
+// record appends a record to the journal, if there is one. The call that makes it returns after the
+// record is durable.
 func (l *Loop) record(r journal.Record) {
+	l.note(r)
+	l.restarting.last = l.restarting.recorded
+}
+
+// note appends a record for which no call waits.
+func (l *Loop) note(r journal.Record) {
 	if j := l.restarting.journal; j != nil {
-		l.restarting.last = j.Append(l.now, r)
+		l.restarting.recorded = j.Append(l.now, r)
 	}
 }
 
@@ -218,7 +260,7 @@ func (l *Loop) recordEnded(effect *sched.Effect) {
 			ended.Err = update.Err
 		}
 	}
-	l.record(ended)
+	l.note(ended)
 }
 
 // durable waits until all that was recorded up to a record is durable.

@@ -450,7 +450,7 @@ func (l *Loop) carryOut() {
 		case sched.EffectTaskEnded:
 			l.recordEnded(effect)
 		case sched.EffectGraphExpired:
-			l.record(&sched.GraphReleased{Graph: effect.Graph})
+			l.note(&sched.GraphReleased{Graph: effect.Graph})
 		case sched.EffectTaskForgotten:
 			// The loop keeps no state per task.
 		}

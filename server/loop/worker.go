@@ -269,7 +269,7 @@ func (l *Loop) lose(effect *members.Effect) {
 	last := l.workerRow(w)
 	l.workers.remove(w)
 	l.functions.Gone(w.id)
-	l.record(&journal.WorkerGone{Worker: w.id})
+	l.note(&journal.WorkerGone{Worker: w.id})
 	last.State, last.AssignedTasks, last.Objects = schedapi.WorkerLost, 0, 0
 	l.dirty.lost = append(l.dirty.lost, last)
 	l.dirty.soon(l.now)
