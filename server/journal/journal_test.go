@@ -368,6 +368,7 @@ func samples() []Record {
 		&Begun{Cluster: "c", Life: 1 << 63, Starts: 3},
 		&ClientOwned{Client: 1 << 62, Owner: "t"},
 		&ClientAwaits{Client: 1 << 62, Namespace: "s"},
+		&Numbered{Tasks: []ids.TaskID{1 << 40, 3, 1<<40 + 1}},
 		&ClientOpened{Client: 1 << 62, Spec: schedapi.ClientSpec{Name: "n", Namespace: "s", Origin: "o", Worker: "w", TTL: time.Minute}},
 		&sched.ClientClosed{Client: 4},
 		&Submitted{

@@ -37,8 +37,8 @@ type ClientOwned struct {
 	Owner  string
 }
 
-// ClientAwaits is the lease of a call that waits for a task. It holds the task, and it ends with the
-// call, by a ClientClosed.
+// ClientAwaits is the lease of a call that waits for a task. It holds the task, and it ends with
+// the call, by a ClientClosed.
 type ClientAwaits struct {
 	Client    ids.ClientID
 	Namespace string
@@ -51,6 +51,10 @@ type Submitted struct {
 	ID         ids.GraphID
 	First, End ids.TaskID
 }
+
+// Numbered precedes the Submitted of a submission whose tasks have not just the numbers from First
+// on: some were known before, or numbers were left out. Tasks has all of them.
+type Numbered struct{ Tasks []ids.TaskID }
 
 // DatasetPublished is a dataset. Without a name, it is a value of a variable, queue or topic, which
 // holds the results to which it refers.
@@ -98,6 +102,7 @@ const (
 	kindTaskEnded
 	kindClientOwned
 	kindClientAwaits
+	kindNumbered
 )
 
 // code writes a record, or reads the next one into what it returns.
@@ -126,6 +131,8 @@ func (c *codec) code(r Record) Record {
 	case *ClientAwaits:
 		whole(c, &r.Client)
 		c.text(&r.Namespace)
+	case *Numbered:
+		list(c, &r.Tasks, func(c *codec, id *ids.TaskID) { whole(c, id) })
 	case *sched.ClientClosed:
 		whole(c, &r.Client)
 	case *Submitted:
@@ -186,6 +193,8 @@ func kindOf(r Record) kind {
 		return kindClientOwned
 	case *ClientAwaits:
 		return kindClientAwaits
+	case *Numbered:
+		return kindNumbered
 	case *sched.ClientClosed:
 		return kindClientClosed
 	case *Submitted:
@@ -225,6 +234,8 @@ func newRecord(k kind) Record {
 		return new(ClientOwned)
 	case kindClientAwaits:
 		return new(ClientAwaits)
+	case kindNumbered:
+		return new(Numbered)
 	case kindClientClosed:
 		return new(sched.ClientClosed)
 	case kindSubmitted:

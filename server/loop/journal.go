@@ -18,9 +18,6 @@ const (
 	// restartWorkers is the gap in the numbers of workers after a restart: the number of a worker
 	// whose record was lost is not given to another one.
 	restartWorkers = 1024
-	// unrecordedWait bounds the time for which the loop stands still until their records are
-	// durable. Then the loop goes on; those that wait for their own records hear of an error.
-	unrecordedWait = 10 * time.Second
 	// restartRevisions is the distance between the first revisions of two starts: a revision of an
 	// earlier start is not mistaken for one of this start.
 	restartRevisions = 1 << 36
@@ -33,9 +30,9 @@ type restarting struct {
 	starts uint64
 	// replaying means that records are applied: nobody is told of anything.
 	replaying bool
-	// awaited are the workers that were known before the restart and are not back yet. waiting
+	// missing are the workers that were known before the restart and are not back yet. waiting
 	// means that the machine waits for them.
-	awaited map[ids.WorkerID]struct{}
+	missing map[ids.WorkerID]struct{}
 	waiting bool
 	// lastWorker is the last recorded number of a worker.
 	lastWorker ids.WorkerID
@@ -44,11 +41,13 @@ type restarting struct {
 	// result can hold it.
 	values map[uint64]struct{}
 	awaits []ids.ClientID
-	// recorded is the number of the last record, last that of the last record whose call waits for
-	// it. tasks counts the tasks submitted since the loop last
-	// waited for the disk.
-	recorded, last uint64
-	tasks          int
+	// numbers are those of the tasks of the next recorded submission, if they have a record.
+	numbers []ids.TaskID
+	// recorded is the number of the last record. awaited is that of the last one which must be
+	// durable before the call in progress is answered; 0: none.
+	recorded, awaited uint64
+	// newer are the latest submissions, older those before, which are recorded as far as is known.
+	newer, older submitted
 }
 
 // Restore brings the state back from a journal, which then gets all that is accepted. Call it
@@ -58,7 +57,7 @@ func (l *Loop) Restore(config journal.Config) error {
 	defer l.owning.Unlock()
 	began := l.config.Clock()
 	r := &l.restarting
-	r.replaying, r.awaited, r.values = true, map[ids.WorkerID]struct{}{}, map[uint64]struct{}{}
+	r.replaying, r.missing, r.values = true, map[ids.WorkerID]struct{}{}, map[uint64]struct{}{}
 	l.step(sched.RestartBegan{})
 	records := 0
 	opened, err := journal.Open(config, func(at time.Time, record journal.Record) error {
@@ -87,7 +86,7 @@ func (l *Loop) Restore(config journal.Config) error {
 	l.record(&journal.Begun{Cluster: l.config.Cluster.ID, Life: l.config.Cluster.Life, Starts: r.starts})
 	if r.starts > 1 {
 		l.log.Info("the scheduler goes on from its journal", "records", records, "tasks", l.machine.Totals().Tasks,
-			"workers", len(r.awaited), "clients", len(l.clients.byID), "after", l.now.Sub(began).Round(time.Millisecond))
+			"workers", len(r.missing), "clients", len(l.clients.byID), "after", l.now.Sub(began).Round(time.Millisecond))
 		l.happened(schedapi.EventRestarted, schedapi.SeverityWarning, "", "the scheduler was restarted and goes on from its journal with %d tasks", l.machine.Totals().Tasks)
 	}
 	r.waiting = true
@@ -123,7 +122,7 @@ func (l *Loop) restoreMembers() {
 	event := members.Restored{Last: r.lastWorker + restartWorkers, Grace: l.config.RestartGrace}
 	for _, w := range l.workers.all {
 		event.Members = append(event.Members, members.Member{Worker: w.id, Name: w.name, Incarnation: w.incarnation})
-		r.awaited[w.id] = struct{}{}
+		r.missing[w.id] = struct{}{}
 		w.lastSeen = l.now
 		l.dirty.worker(w, l.now)
 	}
@@ -151,8 +150,10 @@ func (l *Loop) replay(record journal.Record) error {
 	case *sched.ClientClosed:
 		l.step(*r)
 		l.forgetClient(r.Client, false)
+	case *journal.Numbered:
+		l.restarting.numbers = r.Tasks
 	case *journal.Submitted:
-		return l.replaySubmitted(r)
+		l.replaySubmitted(r)
 	case *sched.TasksHeld:
 		if _, err := l.hold(*r, l.record); err != nil {
 			l.log.Warn("a recorded hold cannot be repeated", "client", r.Client, "error", err)
@@ -199,31 +200,38 @@ func (l *Loop) replay(record journal.Record) error {
 	return nil
 }
 
-// replaySubmitted repeats an accepted submission, which must come out as it did before.
-func (l *Loop) replaySubmitted(r *journal.Submitted) error {
+// replaySubmitted repeats an accepted submission. If it is refused now, its tasks fail.
+func (l *Loop) replaySubmitted(r *journal.Submitted) {
 	s := r.Submission
-	s.Graph.FirstTask = r.First
+	s.Graph.FirstTask, s.Graph.EndTask = r.First, r.End
 	if s.Graph.Graph == 0 {
 		s.Graph.NewGraph = r.ID
 	}
-	accepted, err := l.submit(&s)
-	if err != nil {
-		return fmt.Errorf("the submission of graph %s is refused: %w", r.ID, err)
+	s.Graph.Recorded, l.restarting.numbers = l.restarting.numbers, nil
+	if n := len(s.Graph.Tasks); s.Graph.Recorded == nil && r.End-r.First == ids.TaskID(n) {
+		s.Graph.Recorded = make([]ids.TaskID, n)
+		for i := range s.Graph.Recorded {
+			s.Graph.Recorded[i] = r.First + ids.TaskID(i)
+		}
 	}
-	if len(accepted.MissingFunctions) > 0 {
-		return fmt.Errorf("the submission of graph %s needs the function %s, which is not recorded", r.ID, accepted.MissingFunctions[0])
+	var cause string
+	if accepted, err := l.submit(&s); err != nil {
+		cause = err.Error()
+	} else if len(accepted.MissingFunctions) > 0 {
+		cause = fmt.Sprintf("the function %s, which it needs, is not recorded", accepted.MissingFunctions[0])
+	} else {
+		return
 	}
-	if next := l.machine.NextTask(); accepted.Graph != r.ID || next != r.End {
-		return fmt.Errorf("the submission of graph %s with tasks from %s to %s became graph %s, and %s comes next", r.ID, r.First, r.End, accepted.Graph, next)
-	}
-	return nil
+	l.log.Error("a recorded submission is refused: its tasks fail", "graph", r.ID, "client", s.Graph.Client, "first", r.First, "end", r.End, "cause", cause)
+	l.happened(schedapi.EventUnrestored, schedapi.SeverityError, "", "the tasks from %s to %s of graph %s cannot be brought back, and fail: %s", r.First, r.End-1, r.ID, cause)
+	l.step(sched.GraphUnrestored{GraphSubmitted: s.Graph, Cause: cause})
 }
 
 // record appends a record to the journal, if there is one. The call that makes it returns after the
 // record is durable.
 func (l *Loop) record(r journal.Record) {
 	l.note(r)
-	l.restarting.last = l.restarting.recorded
+	l.restarting.awaited = l.restarting.recorded
 }
 
 // note appends a record for which no call waits.
@@ -239,14 +247,39 @@ func (l *Loop) recordSubmitted(s *schedapi.Submission, first ids.TaskID, result 
 	if r.journal == nil {
 		return
 	}
-	l.record(&journal.Submitted{Submission: *s, ID: result.Graph, First: first, End: l.machine.NextTask()})
-	if r.tasks += len(s.Graph.Tasks); r.tasks > sched.UnrecordedTasks {
-		// An error is told to those that wait for their own records.
-		ctx, cancel := context.WithTimeout(context.Background(), unrecordedWait)
-		_ = r.journal.Wait(ctx, r.last)
-		cancel()
-		r.tasks = 0
+	if result.Repeated {
+		r.awaited = r.recorded // The record of the first time may not be durable yet.
+		return
 	}
+	end := l.machine.NextTask()
+	if n := len(result.Tasks); end-first != ids.TaskID(n) {
+		l.note(&journal.Numbered{Tasks: result.Tasks})
+	}
+	l.record(&journal.Submitted{Submission: *s, ID: result.Graph, First: first, End: end})
+	r.newer.record = r.recorded
+	r.newer.tasks += len(s.Graph.Tasks)
+}
+
+// refuseIfBehind returns an error while the records of too many new tasks are not durable. The
+// owner of the loop never waits for the disk.
+func (l *Loop) refuseIfBehind() error {
+	r := &l.restarting
+	if r.journal == nil || r.newer.tasks < l.config.UnrecordedTasks/2 {
+		return nil
+	}
+	if waiting := r.journal.Waiting(); r.older.record > r.recorded-waiting {
+		return &sched.Error{Kind: sched.ErrFull, Object: "journal", Message: fmt.Sprintf(
+			"%d records of accepted requests, with more than %d tasks, wait for the disk of the journal: submit again when it has taken them",
+			waiting, l.config.UnrecordedTasks/2)}
+	}
+	r.older, r.newer = r.newer, submitted{}
+	return nil
+}
+
+// submitted counts the tasks of a row of submissions. record is the last record of them.
+type submitted struct {
+	record uint64
+	tasks  int
 }
 
 // recordEnded records the end of a task.
@@ -294,15 +327,15 @@ func (l *Loop) errJournal(err error) error {
 
 // workerReturned notes that a worker that was known before the restart is back, or is lost.
 func (l *Loop) workerReturned(id ids.WorkerID) {
-	if _, awaited := l.restarting.awaited[id]; awaited {
-		delete(l.restarting.awaited, id)
+	if _, missing := l.restarting.missing[id]; missing {
+		delete(l.restarting.missing, id)
 		l.endRestart()
 	}
 }
 
 // endRestart lets the machine assign tasks once no worker is awaited.
 func (l *Loop) endRestart() {
-	if r := &l.restarting; r.waiting && len(r.awaited) == 0 {
+	if r := &l.restarting; r.waiting && len(r.missing) == 0 {
 		r.waiting = false
 		l.step(sched.RestartEnded{})
 	}

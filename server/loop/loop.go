@@ -46,6 +46,9 @@ type Config struct {
 	// RestartGrace is the time that workers have to come back after a restart from a journal. 0: 15
 	// s.
 	RestartGrace time.Duration
+	// UnrecordedTasks bounds the new tasks whose records are not durable; a submission may exceed
+	// it. 0: 2^20, which is far below the numbers that a restart leaves out.
+	UnrecordedTasks int
 	// NativeOps are native ops that are accepted before any worker has registered.
 	NativeOps []string
 	Log       *slog.Logger
@@ -118,6 +121,7 @@ func New(config Config) *Loop {
 	config.Cluster.WorkerLease = cmp.Or(config.Cluster.WorkerLease, members.DefaultLease)
 	config.ReconnectGrace = cmp.Or(config.ReconnectGrace, members.DefaultGrace)
 	config.RestartGrace = cmp.Or(config.RestartGrace, members.DefaultRestartGrace)
+	config.UnrecordedTasks = cmp.Or(config.UnrecordedTasks, sched.UnrecordedTasks)
 	if config.Log == nil {
 		config.Log = slog.New(slog.DiscardHandler)
 	}
@@ -318,11 +322,9 @@ func (l *Loop) post(ctx context.Context, run func()) error {
 func (l *Loop) call(ctx context.Context, run func()) error {
 	var record uint64
 	err := l.inspect(ctx, func() {
-		before := l.restarting.last
+		l.restarting.awaited = 0
 		run()
-		if l.restarting.last != before {
-			record = l.restarting.last
-		}
+		record = l.restarting.awaited
 		if l.dirty.any() {
 			l.acknowledge()
 		}

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -18,51 +20,32 @@ import (
 	"github.com/millrace/millrace/server/schedapi"
 )
 
-// directory is the directory of a journal, in memory.
+// directory is the directory of a journal, whose disk can be broken.
 type directory struct {
-	mu    sync.Mutex
-	files map[string][]byte
-	// fault is the error of each further write; nil: writes succeed.
+	*journal.Directory
+	mu sync.Mutex
+	// fault is the error of each further write; nil: writes succeed. stuck, if not nil, is closed
+	// when the disk goes on: until then a write takes for ever.
 	fault error
+	stuck chan struct{}
 }
 
 var errDisk = errors.New("the disk is broken")
 
-func (d *directory) List() ([]string, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return slices.Sorted(maps.Keys(d.files)), nil
-}
-
-func (d *directory) Read(name string) ([]byte, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return slices.Clone(d.files[name]), nil
+func newDirectory(t testing.TB) *directory {
+	t.Helper()
+	d, err := journal.OpenDirectory(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = d.Close() }) // Its file was only read.
+	return &directory{Directory: d}
 }
 
 func (d *directory) Append(name string) (journal.File, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.files[name] = slices.Clip(d.files[name])
-	return opened{d, name}, nil
+	file, err := d.Directory.Append(name)
+	return breakable{file, d}, err
 }
-
-func (d *directory) Rename(from, to string) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.files[to] = d.files[from]
-	delete(d.files, from)
-	return nil
-}
-
-func (d *directory) Remove(name string) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.files, name)
-	return nil
-}
-
-func (d *directory) SyncNames() error { return nil }
 
 // breakNow makes each further write fail; with nil, writes succeed again.
 func (d *directory) breakNow(fault error) {
@@ -72,36 +55,35 @@ func (d *directory) breakNow(fault error) {
 }
 
 // copied is the directory as a scheduler finds it that starts now.
-func (d *directory) copied() *directory {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return &directory{files: maps.Clone(d.files)}
-}
-
-type opened struct {
-	directory *directory
-	name      string
-}
-
-func (o opened) Write(p []byte) (int, error) {
-	o.directory.mu.Lock()
-	defer o.directory.mu.Unlock()
-	if o.directory.fault != nil {
-		return 0, o.directory.fault
+func (d *directory) copied(t testing.TB) *directory {
+	t.Helper()
+	next := newDirectory(t)
+	if err := os.CopyFS(next.Path(), os.DirFS(d.Path())); err != nil {
+		t.Fatal(err)
 	}
-	o.directory.files[o.name] = append(slices.Clip(o.directory.files[o.name]), p...)
-	return len(p), nil
+	return next
 }
 
-func (o opened) Sync() error  { return nil }
-func (o opened) Close() error { return nil }
-
-func (o opened) Truncate(size int64) error {
-	o.directory.mu.Lock()
-	defer o.directory.mu.Unlock()
-	o.directory.files[o.name] = o.directory.files[o.name][:size]
-	return nil
+type breakable struct {
+	journal.File
+	directory *directory
 }
+
+func (b breakable) Write(p []byte) (int, error) {
+	b.directory.mu.Lock()
+	fault, stuck := b.directory.fault, b.directory.stuck
+	b.directory.mu.Unlock()
+	if stuck != nil {
+		<-stuck
+	}
+	if fault != nil {
+		return 0, fault
+	}
+	return b.File.Write(p)
+}
+
+// Sync does nothing: no test takes the power away.
+func (b breakable) Sync() error { return nil }
 
 // start is one start of a scheduler with a journal.
 type start struct {
@@ -135,13 +117,13 @@ func begin(t testing.TB, d *directory, config loop.Config) *start {
 // fresh starts a scheduler with an empty journal.
 func fresh(t testing.TB) *start {
 	t.Helper()
-	return begin(t, &directory{files: map[string][]byte{}}, loop.Config{})
+	return begin(t, newDirectory(t), loop.Config{})
 }
 
 // restart kills a scheduler, and starts the next one with what is on the disk at that time.
 func (s *start) restart() *start {
 	s.t.Helper()
-	d := s.directory.copied()
+	d := s.directory.copied(s.t)
 	s.end()
 	return begin(s.t, d, loop.Config{})
 }
@@ -286,4 +268,244 @@ func (s *start) until(what string, is func(schedapi.Reader) bool) {
 		}
 		time.Sleep(time.Millisecond)
 	}
+}
+
+// worker is a worker with one slot, whose tasks end when the test says so.
+type worker struct {
+	schedapi.Session
+	start *start
+	name  string
+	// running are the attempts that it has, and has the objects that it made.
+	running map[ids.TaskID]ids.Attempt
+	has     map[ids.TaskID]ids.Attempt
+}
+
+// join registers a worker with what an earlier one of the same incarnation has; nil: nothing.
+func (s *start) join(name string, earlier *worker) *worker {
+	s.t.Helper()
+	w := &worker{start: s, name: name, running: map[ids.TaskID]ids.Attempt{}, has: map[ids.TaskID]ids.Attempt{}}
+	r := schedapi.Registration{Worker: sched.WorkerRegistered{
+		Name: name, Incarnation: name, Slots: 1, MemoryBytes: 1 << 30, Executors: []string{"native"},
+	}}
+	if earlier != nil {
+		w.running, w.has = earlier.running, earlier.has
+		r.Life = s.Cluster().Life
+		for _, task := range slices.Sorted(maps.Keys(w.has)) {
+			r.Worker.Inventory = append(r.Worker.Inventory, sched.Replica{Task: task, Generation: w.has[task], Bytes: 8})
+		}
+		for _, task := range slices.Sorted(maps.Keys(w.running)) {
+			r.Worker.Running = append(r.Worker.Running, sched.TaskRef{Task: task, Attempt: w.running[task]})
+		}
+	}
+	var err error
+	w.Session, err = s.Register(s.t.Context(), r)
+	s.must(err)
+	return w
+}
+
+// take carries out all orders that have come.
+func (w *worker) take() {
+	var out schedapi.Outbound
+	for w.Take(&out) {
+		for i := range out.Assignments {
+			w.running[out.Assignments[i].Task] = out.Assignments[i].Attempt
+		}
+		for _, refs := range [][]sched.TaskRef{out.Cancellations, out.Retractions} {
+			for _, r := range refs {
+				if w.running[r.Task] == r.Attempt {
+					delete(w.running, r.Task)
+				}
+			}
+		}
+		for _, r := range out.Releases {
+			if w.has[r.Task] == r.Generation {
+				delete(w.has, r.Task)
+			}
+		}
+	}
+}
+
+// succeed ends a task, for which it waits.
+func (w *worker) succeed(task ids.TaskID) {
+	s := w.start
+	s.t.Helper()
+	s.until("a worker has task "+task.String(), func(schedapi.Reader) bool {
+		w.take()
+		return w.running[task] != 0
+	})
+	attempt := w.running[task]
+	delete(w.running, task)
+	w.has[task] = attempt
+	s.must(w.Report(s.t.Context(), schedapi.Inbound{Reports: []sched.Report{{Task: task, Attempt: attempt, Outcome: sched.OutcomeSucceeded, OutputBytes: 8}}}))
+	s.is(task, sched.TaskSucceeded)
+}
+
+// is waits until a task is in a state.
+func (s *start) is(task ids.TaskID, state sched.TaskState) {
+	s.t.Helper()
+	s.until(fmt.Sprintf("task %s is %s", task, state), func(r schedapi.Reader) bool {
+		info, known := r.Task(task)
+		return known && info.State == state
+	})
+}
+
+// keys lists the known tasks with their keys.
+func (s *start) keys() (all []string) {
+	s.t.Helper()
+	for _, text := range s.tasks() {
+		text, _, _ = strings.Cut(text, " is ")
+		all = append(all, text)
+	}
+	return all
+}
+
+// A task that has succeeded decides as such when requests are decided again after a restart.
+func TestSucceededTasksDecideAsBefore(t *testing.T) {
+	t.Run("a submission joins one without a hold", func(t *testing.T) {
+		s := fresh(t)
+		a, b, c := s.open("a"), s.open("b"), s.open("c")
+		k := s.submit(a, "k")
+		s.join("w", nil).succeed(k)
+		joined := oneTask(b, "k")
+		joined.Graph.Tasks[0].Hold = false
+		_, err := s.Submit(t.Context(), joined)
+		s.must(err)
+		s.must(s.Release(t.Context(), a, schedapi.TaskSet{Tasks: []ids.TaskID{k}}))
+		if again := s.submit(c, "k"); again == k {
+			t.Fatal("the released task is there")
+		}
+		before := s.keys()
+		s = s.restart()
+		if after := s.keys(); !slices.Equal(before, after) {
+			t.Errorf("after the restart there are %q, not %q", after, before)
+		}
+	})
+	t.Run("a client cancels the input of one", func(t *testing.T) {
+		s := fresh(t)
+		a, b := s.open("a"), s.open("b")
+		k := s.submit(a, "k")
+		w := s.join("w", nil)
+		w.succeed(k)
+		after := s.submit(b, "k2", "k")
+		w.succeed(after)
+		// The object of k is lost, and k is wanted: it runs again.
+		s.must(w.Report(t.Context(), schedapi.Inbound{Lost: []sched.Replica{{Task: k, Generation: w.has[k]}}}))
+		s.until("k runs again", func(r schedapi.Reader) bool {
+			info, _ := r.Task(k)
+			return info.State != sched.TaskSucceeded
+		})
+		_, err := s.Cancel(t.Context(), sched.TasksCancelled{Client: a}, schedapi.TaskSet{Tasks: []ids.TaskID{k}})
+		s.must(err)
+		s.is(k, sched.TaskCancelled)
+		s = s.restart()
+		s.is(k, sched.TaskCancelled)
+	})
+}
+
+// A journal in which a graph cannot be decided as it was: its tasks fail and say why, and all else
+// goes on.
+func TestAGraphThatCannotBeBroughtBackFailsAlone(t *testing.T) {
+	d := newDirectory(t)
+	j, err := journal.Open(journal.Config{Files: d}, func(time.Time, journal.Record) error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	const client, first = 7, 1<<32 + 1
+	now := time.Now()
+	submitted := func(graph ids.GraphID, number ids.TaskID, known []ids.TaskID, tasks ...sched.TaskSpec) {
+		s := &journal.Submitted{ID: graph, First: number, End: number + ids.TaskID(len(tasks)-len(known))}
+		s.Graph = sched.GraphSubmitted{Client: client, Ops: []sched.OpSpec{{Kind: sched.OpNative, Name: "op"}}, Tasks: tasks}
+		if len(known) > 0 {
+			for range s.End - s.First {
+				known = append(known, number)
+				number++
+			}
+			j.Append(now, &journal.Numbered{Tasks: known})
+		}
+		j.Append(now, s)
+	}
+	task := func(key string, inputs ...string) sched.TaskSpec {
+		return sched.TaskSpec{Key: key, Hold: true, Inputs: inputs}
+	}
+	j.Append(now, &journal.Begun{Cluster: "c", Life: 1, Starts: 1})
+	j.Append(now, &journal.ClientOpened{Client: client, Spec: schedapi.ClientSpec{Namespace: "n", TTL: time.Hour}})
+	submitted(1, first, nil, task("sound"))
+	submitted(2, first+1, nil, task("good"), task("bad", "good", "gone"))
+	submitted(3, first+3, nil, task("after", "bad"))
+	submitted(4, first+4, []ids.TaskID{first}, task("sound"), task("joins"))
+	submitted(5, first+5, []ids.TaskID{first - 1}, task("unknown"), task("joins none"))
+	submitted(6, first+6, nil, task("sound"), task("is known"))
+	j.Append(now, &sched.TaskEnded{Task: first, Attempt: 1, State: sched.TaskSucceeded})
+	j.Append(now, &sched.TaskEnded{Task: first + 2, Attempt: 1, State: sched.TaskSucceeded})
+	submitted(9, first+10, nil, task("last"))
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s := begin(t, d, loop.Config{})
+	w := s.join("w", nil)
+	for task, cause := range map[ids.TaskID]string{
+		first + 1: "needs gone", first + 2: "needs gone", first + 3: "needs gone", first + 5: "unknown", first + 6: "sound", first + 7: "sound",
+	} {
+		s.is(task, sched.TaskFailed)
+		s.must(s.Read(t.Context(), func(r schedapi.Reader) {
+			info, _ := r.Task(task)
+			if update, _ := r.UpdateOf(task); update.Err == nil || !strings.Contains(update.Err.Message, cause) || info.Holders != 1 {
+				t.Errorf("task %s with %d holders failed with %v, not because of %q", task, info.Holders, update.Err, cause)
+			}
+		}))
+	}
+	for _, task := range []ids.TaskID{first, first + 4, first + 10} {
+		w.succeed(task)
+	}
+	before := s.keys()
+	s = s.restart()
+	if after := s.keys(); !slices.Equal(before, after) {
+		t.Errorf("after another restart there are %q, not %q", after, before)
+	}
+	if found, err := s.Hold(t.Context(), client, schedapi.TaskSet{Keys: []string{"last"}}); err != nil || found[0] != first+10 {
+		t.Errorf("the last task is %v, %v", found, err)
+	}
+}
+
+// A disk that stands still delays the answers that need it. The scheduler itself goes on, and takes
+// no further tasks when too many wait for the disk.
+func TestAStuckDiskStopsOnlyWhatNeedsIt(t *testing.T) {
+	d := newDirectory(t)
+	s := begin(t, d, loop.Config{UnrecordedTasks: 8})
+	c := s.open("c")
+	w := s.join("w", nil)
+	stuck := make(chan struct{})
+	goOn := sync.OnceFunc(func() { close(stuck) })
+	defer goOn()
+	d.mu.Lock()
+	d.stuck = stuck
+	d.mu.Unlock()
+	var group sync.WaitGroup
+	answers := make(chan error, 100)
+	refused := &sched.Error{}
+	for i := range 100 {
+		group.Go(func() {
+			_, err := s.Submit(t.Context(), oneTask(c, fmt.Sprint(i)))
+			answers <- err
+		})
+	}
+	for err := range answers { // The others wait for the disk.
+		if !errors.As(err, &refused) || refused.Kind != sched.ErrFull {
+			t.Fatalf("a submission is answered with %v", err)
+		}
+		if len(answers) == 0 {
+			break
+		}
+	}
+	s.must(w.Report(t.Context(), schedapi.Inbound{}))
+	goOn()
+	group.Wait()
+	s.submit(c, "later")
+}
+
+func oneTask(client ids.ClientID, key string) schedapi.Submission {
+	return schedapi.Submission{Graph: sched.GraphSubmitted{
+		Namespace: "n", Client: client, Ops: []sched.OpSpec{{Kind: sched.OpNative, Name: "op"}},
+		Tasks: []sched.TaskSpec{{Key: key, Hold: true}}, Retention: time.Hour,
+	}}
 }

@@ -56,7 +56,7 @@ func (m *Machine) tasksCancelled(ev TasksCancelled) (unknown []ids.TaskID, err *
 			if !m.unhold(c.holder, id) && i < named {
 				unknown = append(unknown, id)
 			}
-		case t.state.active():
+		case t.undone():
 			m.endings = append(m.endings, ending{task: id, state: TaskCancelled, err: reason})
 		}
 	}
@@ -113,7 +113,7 @@ func (m *Machine) foreign(tasks []ids.TaskID, holder uint32, client ids.ClientID
 			}
 			cid, _, ct, e := m.consumerOf(f.next)
 			f.next = e.next
-			if !ct.state.active() {
+			if !ct.undone() {
 				continue
 			}
 			if known, ok := seen[cid]; ok {

@@ -224,7 +224,7 @@ func (k *checker) edges(id ids.TaskID, b *block, t *task) {
 	if t.state == TaskReady && missing > 0 {
 		k.fail("%s is READY and misses %d inputs", id, missing)
 	}
-	if t.state == TaskWaiting && missing == 0 && m.ops[t.op].spec.Kind != OpData {
+	if t.state == TaskWaiting && missing == 0 && m.ops[t.op].spec.Kind != OpData && !m.standsBy(id) {
 		k.fail("%s is WAITING for nothing", id)
 	}
 	unfinished := uint32(0)

@@ -104,7 +104,7 @@ func (m *Machine) crossCandidates(t *task, maker int, to *heap[crossTask]) {
 	for e := t.dependents; e != 0 && n < maxDependents; n++ {
 		id, b, ct, link := m.consumerOf(e)
 		e = link.next
-		if ct.state != TaskWaiting || ct.missing > maxCrossMissing || !m.mayPreassignCross(b, ct) {
+		if ct.state != TaskWaiting || ct.missing > maxCrossMissing || m.standsBy(id) || !m.mayPreassignCross(b, ct) {
 			// If another input is missing too, this task is found again when that input is
 			// assigned.
 			continue

@@ -173,6 +173,8 @@ type SubmitResult struct {
 	// Failed are the joined tasks that had failed and do not run again, because a client holds
 	// them.
 	Failed []ids.TaskID
+	// Repeated says that the submission was accepted before, with this answer.
+	Repeated bool
 }
 
 // ErrorKind classifies a refused request.

@@ -53,6 +53,10 @@ func (m *Machine) Explain(now time.Time, id ids.TaskID) (Explanation, bool) {
 			break
 		}
 		e.Status = "INPUTS_MISSING"
+		if m.standsBy(id) {
+			e.Text = "the scheduler was started again, and a worker that is not back yet may have the result, or may run the task"
+			break
+		}
 		e.Text = fmt.Sprintf("%d of %d inputs do not exist yet: %s", info.MissingInputs, info.InputCount, textList(waits))
 	case TaskReady:
 		m.explainReady(&e, c, t, now)

@@ -58,8 +58,12 @@ func (m *Machine) graphOf(id ids.GraphID) *graph {
 }
 
 func (m *Machine) newGraph(ev *GraphSubmitted, ns *namespace) *graph {
-	g := &graph{id: m.nextGraph, name: ev.Name, ns: ns, client: ev.Client, retention: ev.Retention, createdAt: m.now, prune: 16}
-	m.nextGraph++
+	number := m.nextGraph
+	if ev.NewGraph != 0 {
+		number = ev.NewGraph
+	}
+	g := &graph{id: number, name: ev.Name, ns: ns, client: ev.Client, retention: ev.Retention, createdAt: m.now, prune: 16}
+	m.nextGraph = max(m.nextGraph, number+1)
 	ns.refs++
 	if k := len(m.freeGraphs); k > 0 {
 		g.slot = m.freeGraphs[k-1]
@@ -282,7 +286,7 @@ func (m *Machine) graphReleased(ev GraphReleased) *Error {
 	if ev.Cancel {
 		var tasks []ids.TaskID
 		m.eachTask(g, func(id ids.TaskID, _ *block, t *task) bool {
-			if t.state.active() {
+			if t.undone() {
 				tasks = append(tasks, id)
 			}
 			return true
@@ -293,7 +297,7 @@ func (m *Machine) graphReleased(ev GraphReleased) *Error {
 		}
 		foreign := m.foreign(tasks, holder, g.client)
 		m.eachTask(g, func(id ids.TaskID, _ *block, t *task) bool {
-			if t.state.active() && !foreign[id] {
+			if t.undone() && !foreign[id] {
 				m.endings = append(m.endings, ending{task: id, state: TaskCancelled, err: cancelError("graph released")})
 			}
 			return true

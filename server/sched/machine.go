@@ -264,6 +264,8 @@ func (m *Machine) Step(now time.Time, ev Event, out []Effect) []Effect {
 		m.restartBegan()
 	case TaskEnded:
 		m.taskEnded(ev)
+	case GraphUnrestored:
+		return m.finishUnless(m.graphUnrestored(ev))
 	case RecordsReplayed:
 		m.recordsReplayed(ev)
 	case RestartEnded:

@@ -103,7 +103,7 @@ const dispatchDelay = time.Millisecond
 // dispatch sends ready tasks to workers, lowest rank first, until all workers are full or no ready
 // task is left.
 func (m *Machine) dispatch() {
-	if m.ready == 0 || m.restart.running {
+	if m.ready == 0 {
 		return
 	}
 	l := &m.classQueue

@@ -31,7 +31,7 @@ func (m *Machine) preassign(id ids.TaskID, t *task, w *worker) {
 	}
 	for t.unfinished == 1 {
 		cid, cb, ct := m.onlyDependent(t)
-		if ct == nil || !m.mayPreassign(cb, ct, w) {
+		if ct == nil || m.standsBy(cid) || !m.mayPreassign(cb, ct, w) {
 			return
 		}
 		if !m.preassignRoom(w) {

@@ -157,6 +157,12 @@ func (m *Machine) head(c *class) (readyTask, *block, *task) {
 
 // makeReady moves a task whose inputs all exist into the queue.
 func (m *Machine) makeReady(id ids.TaskID, t *task) {
+	if m.standsBy(id) {
+		if t.state != TaskWaiting {
+			m.setState(id, t, TaskWaiting)
+		}
+		return
+	}
 	if t.state != TaskReady {
 		m.setState(id, t, TaskReady)
 	}

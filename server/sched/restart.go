@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"fmt"
 	"math"
 	"time"
 
@@ -11,11 +12,15 @@ import (
 //
 //  1. RestartBegan. Then the machine gets the recorded events, with the times at which they
 //     happened first. There are no workers, so nothing is assigned.
-//  2. RecordsReplayed. Then the machine waits for the workers that were known: it accepts requests
-//     and reports, and assigns nothing. An object of a waiting task that a worker has completes the
-//     task, and attempts that a worker still has are noted in returned.
+//  2. RecordsReplayed. Then the machine waits for the workers that were known. Old tasks stand by:
+//     a worker that is not back may run them, or have their objects. They are WAITING and are not
+//     assigned. An object that a worker has completes its task, and attempts that a worker still
+//     has are noted in returned. New tasks are assigned as soon as their inputs exist.
 //  3. RestartEnded. The noted attempts go on where they are, and all tasks that are left are
 //     assigned again.
+//
+// A recorded submission that is refused now, for whatever reason, stops no start: its tasks fail
+// (GraphUnrestored).
 //
 // Not all that happened is recorded. So a number of a task or an attempt that was given out and not
 // recorded is not given out again: both go on after a gap.
@@ -24,8 +29,8 @@ const (
 	// restartTasks is the size of the gap in the numbers of tasks. Fewer new tasks than that may
 	// wait to be recorded at any time.
 	restartTasks = 1 << 22
-	// UnrecordedTasks bounds the new tasks whose records are not durable: beyond it, the loop waits
-	// for the disk. It is far below restartTasks, since a whole submission may exceed it.
+	// UnrecordedTasks bounds the new tasks whose records are not durable: beyond it, the loop
+	// refuses submissions. It is far below restartTasks, since a whole submission may exceed it.
 	UnrecordedTasks = 1 << 20
 	// restartAttempts is the number of attempts of a task that one start of the scheduler may make.
 	restartAttempts = 1 << 12
@@ -53,16 +58,27 @@ type TaskEnded struct {
 	Err *TaskError
 }
 
+// GraphUnrestored is a recorded submission that is refused now. Its new tasks fail with the cause.
+type GraphUnrestored struct {
+	GraphSubmitted
+	Cause string
+}
+
 func (RestartBegan) event()    {}
 func (RecordsReplayed) event() {}
 func (RestartEnded) event()    {}
 func (TaskEnded) event()       {}
+func (GraphUnrestored) event() {}
 
 // restart is the state of a restart.
 type restart struct {
-	// running means that nothing is assigned; replaying, that events are recorded ones, which were
-	// accepted before and are accepted again.
+	// running means that old tasks are not assigned; replaying, that events are recorded ones,
+	// which were accepted before and are accepted again.
 	running, replaying bool
+	// first is the number from which on tasks are new, once the records are replayed.
+	first ids.TaskID
+	// unrestored are the tasks of refused submissions. Their recorded ends do not count.
+	unrestored map[ids.TaskID]struct{}
 	// attempts is the number after which new attempts are numbered: 0 before the first restart.
 	attempts uint32
 	// returned are attempts that workers still have. They are resumed at their next report, or when
@@ -81,6 +97,13 @@ type returned struct {
 func (m *Machine) restartBegan() {
 	m.restart.running, m.restart.replaying = true, true
 	m.restart.returned = make(map[ids.TaskID]returned)
+	m.restart.unrestored = make(map[ids.TaskID]struct{})
+}
+
+// standsBy reports whether a task is not to be assigned yet: it is older than the restart, and not
+// all workers are back that may have it.
+func (m *Machine) standsBy(id ids.TaskID) bool {
+	return m.restart.running && (m.restart.replaying || id < m.restart.first)
 }
 
 // recordsReplayed leaves the gaps in the numbers.
@@ -88,6 +111,7 @@ func (m *Machine) recordsReplayed(ev RecordsReplayed) {
 	m.restart.replaying = false
 	m.restart.attempts = uint32(min(ev.Restarts*restartAttempts, math.MaxUint32-restartAttempts))
 	m.skipTo((m.nextID + restartTasks) | blockMask + 1)
+	m.restart.first = m.nextID
 	// order-free: each lease is extended independently.
 	for _, c := range m.clients {
 		c.expires = m.now.Add(c.ttl)
@@ -112,14 +136,12 @@ func (m *Machine) skipTo(next ids.TaskID) {
 // that made its object, until a worker brings the object.
 func (m *Machine) taskEnded(ev TaskEnded) {
 	b, t := m.lookup(ev.Task)
-	if t == nil {
+	if _, unrestored := m.restart.unrestored[ev.Task]; t == nil || unrestored {
 		return
 	}
 	if ev.State == TaskWaiting {
 		if t.flags&flagPinned != 0 && t.state.active() {
 			t.flags &^= flagPinned
-			m.dequeue(ev.Task, t)
-			m.setState(ev.Task, t, TaskWaiting)
 			m.start(ev.Task, b, t, retryNone, 0) // An input may have been cancelled.
 		}
 		return
@@ -157,7 +179,7 @@ func (m *Machine) taskEnded(ev TaskEnded) {
 
 // mayReturn reports whether an attempt that a worker has can go on after a restart.
 func (m *Machine) mayReturn(b *block, t *task, attempt ids.Attempt) bool {
-	return m.restart.running && t != nil && (t.state == TaskWaiting || t.state == TaskReady) &&
+	return m.restart.running && t != nil && (t.state == TaskWaiting || t.flags&flagBackoff != 0) &&
 		uint32(attempt) >= t.attempt && m.ops[t.op].spec.Kind != OpData
 }
 
@@ -197,7 +219,7 @@ func (m *Machine) resume(id ids.TaskID) {
 	delete(m.restart.returned, id)
 	w := m.workerOf(r.worker)
 	b, t := m.lookup(id)
-	if w == nil || w.state == WorkerStateDisconnected {
+	if w == nil {
 		return
 	}
 	if !m.mayReturn(b, t, ids.Attempt(r.attempt)) {
@@ -252,9 +274,10 @@ func (m *Machine) restartEnded() {
 		}
 		m.resume(id)
 	}
+	m.restart.running = false
 	m.tasks.each(0, func(b *block) bool {
 		for i := range b.tasks {
-			if t := &b.tasks[i]; t.state == TaskWaiting || t.state == TaskReady {
+			if t := &b.tasks[i]; t.state == TaskWaiting {
 				m.startLeft(ids.TaskID(b.number<<blockBits|uint64(i)), b, t)
 			}
 		}
@@ -268,7 +291,90 @@ func (m *Machine) restartEnded() {
 		}
 	}
 	m.arm(timer{at: until, kind: timerLostData})
-	m.restart.running, m.restart.returned, m.restart.data = false, nil, nil
+	m.restart.returned, m.restart.unrestored, m.restart.data = nil, nil, nil
+}
+
+func differs(format string, args ...any) *Error {
+	return invalid("tasks", "it comes out differently: "+format, args...)
+}
+
+// graphUnrestored makes the new tasks of a refused submission, as scattered data, which nothing can
+// compute, and fails them. Joined tasks that are known are held.
+func (m *Machine) graphUnrestored(ev GraphUnrestored) *Error {
+	ns, holder := m.namespaces[ev.Namespace], uint32(0)
+	if ev.Client != 0 {
+		c := m.clients[ev.Client]
+		if c == nil {
+			return unknownClient(ev.Client) // Nobody is left who could ask for the tasks.
+		}
+		ns, holder = c.ns, c.holder
+	}
+	find := func(key string) ids.TaskID {
+		if ns == nil {
+			return 0
+		}
+		return ns.keys.find(m, key, hashKey(key))
+	}
+	lost := ev.GraphSubmitted
+	lost.RequestID, lost.Options, lost.EndTask = "", nil, 0
+	if g := m.graphOf(lost.Graph); lost.Graph != 0 && (g == nil || g.dropped || g.client != ev.Client) {
+		lost.Graph, lost.NewGraph = 0, lost.Graph
+	}
+	if m.graphOf(lost.NewGraph) != nil {
+		lost.NewGraph = 0
+	}
+	lost.Ops = make([]OpSpec, len(ev.Ops))
+	for i := range ev.Ops {
+		lost.Ops[i] = OpSpec{Kind: OpData, Name: ev.Ops[i].Name}
+	}
+	lost.Tasks, lost.Recorded = nil, []ids.TaskID{}
+	var joined []ids.TaskID
+	next := ev.FirstTask
+	for i := range ev.Tasks {
+		spec := TaskSpec{Key: ev.Tasks[i].Key, Op: ev.Tasks[i].Op, Hold: ev.Tasks[i].Hold}
+		known := find(spec.Key)
+		number := known
+		if ev.Recorded != nil {
+			number = ev.Recorded[i]
+		} else if known == 0 && next < ev.EndTask {
+			number = next
+			next++
+		}
+		if number < ev.FirstTask {
+			if _, t := m.lookup(number); t != nil && spec.Hold {
+				joined = append(joined, number)
+			}
+			continue
+		}
+		if known != 0 {
+			spec.Key = fmt.Sprintf("%.1000s (%s)", spec.Key, number)
+		}
+		lost.Tasks, lost.Recorded = append(lost.Tasks, spec), append(lost.Recorded, number)
+	}
+	result, err := m.submit(lost)
+	if err != nil {
+		return err
+	}
+	if ev.RequestID != "" {
+		request := requestKey{ev.Client, "", ev.RequestID}
+		if ev.Client == 0 {
+			request.namespace = ev.Namespace
+		}
+		m.requests.add(request, answered{SubmitResult{Graph: result.Graph, Tasks: ev.Recorded}, bodyOf(&ev.GraphSubmitted)})
+	}
+	if holder == 0 {
+		holder = m.graphOf(result.Graph).holder
+	}
+	if holder != 0 {
+		m.holdAll(holder, joined)
+	}
+	for i, id := range result.Tasks {
+		m.restart.unrestored[id] = struct{}{}
+		b, t := m.at(id)
+		m.end(id, b, t, TaskFailed, &TaskError{Reason: "OBJECT_LOST", OriginKey: lost.Tasks[i].Key, Message: fmt.Sprintf(
+			"task %s was accepted before the scheduler was started again, and cannot be brought back: %s; release it, and submit it again", lost.Tasks[i].Key, ev.Cause)})
+	}
+	return nil
 }
 
 // recordEnd reports the end of a task for the journal, or that an ended task runs again.

@@ -37,6 +37,7 @@ func (m *Machine) submit(ev GraphSubmitted) (SubmitResult, *Error) {
 					ev.RequestID, done.Graph)}
 			}
 			m.reportUnused(ev.Ops)
+			done.Repeated = true
 			return done.SubmitResult, nil
 		}
 	}
@@ -63,8 +64,10 @@ func (m *Machine) submit(ev GraphSubmitted) (SubmitResult, *Error) {
 	if ns == nil {
 		ns = m.namespace(ev.Namespace)
 	}
+	if _, taken := m.graphIndex[ev.NewGraph]; taken {
+		return SubmitResult{}, differs("graph %s is there already", ev.NewGraph)
+	}
 	m.skipTo(ev.FirstTask)
-	m.nextGraph = max(m.nextGraph, ev.NewGraph)
 	s := submission{m: m, ev: &ev, ns: ns, first: m.nextID, nested: ev.Client != 0 && m.clients[ev.Client].worker != ""}
 	err := s.prepare()
 	if err != nil {
@@ -153,6 +156,9 @@ func (s *submission) prepare() *Error {
 		}
 		s.entered++
 	}
+	if ev.EndTask != 0 && m.nextID != ev.EndTask {
+		return differs("task %s comes next, and not %s", m.nextID, ev.EndTask)
+	}
 	if err := s.joinedTwice(); err != nil {
 		return err
 	}
@@ -195,9 +201,15 @@ func (s *submission) enter(spec *TaskSpec) *Error {
 		if id >= s.first {
 			return duplicateKey(spec.Key)
 		}
+		if r := s.ev.Recorded; r != nil && r[s.entered] != id {
+			return differs("the key %s is that of %s, and was that of %s", spec.Key, id, r[s.entered])
+		}
 		s.joined++
 		sc.ids = append(sc.ids, id)
 		return nil
+	}
+	if r := s.ev.Recorded; r != nil {
+		m.skipTo(r[s.entered])
 	}
 	id := m.nextID
 	b := m.current
@@ -210,6 +222,9 @@ func (s *submission) enter(spec *TaskSpec) *Error {
 				id = (id | blockMask) + 1
 			}
 		}
+	}
+	if r := s.ev.Recorded; r != nil && r[s.entered] != id {
+		return differs("the task with the key %s would be %s, and was %s", spec.Key, id, r[s.entered])
 	}
 	if b == nil {
 		b = m.tasks.add(uint64(id)>>blockBits, m.now)
@@ -469,7 +484,7 @@ func (s *submission) apply(g *graph, clientHolder uint32) SubmitResult {
 		id := sc.ids[i]
 		_, t := m.at(id)
 		s.want(g, clientHolder, id, t, ev.Tasks[i].Hold)
-		if id >= s.first && t.missing == 0 && t.state == TaskWaiting && m.ops[t.op].spec.Kind != OpData {
+		if id >= s.first && t.missing == 0 && t.state == TaskWaiting && m.ops[t.op].spec.Kind != OpData && !m.standsBy(id) {
 			m.setState(id, t, TaskReady)
 		}
 	}
@@ -568,7 +583,7 @@ func (s *submission) want(g *graph, clientHolder uint32, id ids.TaskID, t *task,
 		}
 	case g.holder != 0 && (hold || t.dependents == 0):
 		m.hold(g.holder, id)
-	case t.dependents == 0 && (t.state.active() || t.state == TaskReleased):
+	case t.dependents == 0 && (t.undone() || t.state == TaskReleased):
 		// The graph of a joined task may have no owner left that could end this.
 		if own := m.graphs[t.graph]; own.client != 0 && !own.dropped {
 			t.flags |= flagRunHold

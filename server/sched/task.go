@@ -89,8 +89,8 @@ const (
 	// flagRetracting: the worker was asked to give the current attempt back, and has not answered
 	// yet.
 	flagRetracting
-	// flagPinned: the worker has refused to give the current attempt back. In WAITING and READY,
-	// only during a restart: the task is recorded to have succeeded.
+	// flagPinned: the worker has refused to give the current attempt back. In WAITING, only
+	// during a restart: the task is recorded to have succeeded.
 	flagPinned
 	// flagBlob: the arguments are in the block's blobs, because they are long.
 	flagBlob
@@ -100,6 +100,13 @@ const (
 
 // active reports whether the task is on its way to a result.
 func (s TaskState) active() bool { return s >= TaskWaiting && s <= TaskRunning }
+
+// undone reports whether a task is on its way to a result that it has not had yet. All decisions on
+// requests go by it: after a restart, a task that is recorded to have succeeded is WAITING until a
+// worker brings its object, and counts as SUCCEEDED.
+func (t *task) undone() bool {
+	return t.state.active() && (t.flags&flagPinned == 0 || t.state.assigned())
+}
 
 // unended reports whether a graph with such a task has not ended: the task's result does not exist
 // yet, or may have to be made again.

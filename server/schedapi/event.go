@@ -40,6 +40,7 @@ const (
 	EventClientLost   EventKind = "client-lost"
 	EventStandstill   EventKind = "standstill"
 	EventRestarted    EventKind = "scheduler-restarted"
+	EventUnrestored   EventKind = "graph-not-restored"
 	EventShutdown     EventKind = "shutdown"
 )
 
