@@ -19,10 +19,10 @@ export function rate(n: number): string {
   return `${bytes(n)}/s`;
 }
 
-// digits gives three significant digits.
+// digits gives three significant digits, and a whole number without decimals.
 function digits(value: number): string {
   const size = Math.abs(value);
-  return value.toFixed(size >= 100 ? 0 : size >= 10 ? 1 : 2);
+  return value.toFixed(size >= 100 || Number.isInteger(value) ? 0 : size >= 10 ? 1 : 2);
 }
 
 const grouped = new Intl.NumberFormat("en-US");
@@ -46,7 +46,7 @@ export function short(n: number): string {
 
 // perSecond gives a rate of tasks.
 export function perSecond(n: number): string {
-  return n < 10 ? `${n.toFixed(n > 0 && n < 1 ? 2 : 1)}/s` : `${short(n)}/s`;
+  return n < 10 ? `${Number(n.toFixed(n < 1 ? 2 : 1))}/s` : `${short(n)}/s`;
 }
 
 export function duration(ms: number): string {
@@ -87,6 +87,13 @@ export function num(value: unknown): number {
 export function millis(value: string | undefined): number {
   return value ? Number.parseFloat(value) * 1000 : 0;
 }
+
+// Distances between the labels of an axis: of bytes, powers of two, since their units are; of things
+// that are counted, whole numbers.
+export const axisSteps = {
+  bytes: Array.from({ length: 60 }, (_, i) => 2 ** i),
+  counts: Array.from({ length: 12 }, (_, i) => 10 ** i).flatMap((n) => [n, 2 * n, 5 * n]),
+};
 
 // sentence makes a sentence of the text of an error.
 export function sentence(text: string): string {

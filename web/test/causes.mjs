@@ -42,7 +42,15 @@ async function freePort() {
 }
 
 // check opens the overview while the graph of a cause runs, and follows the link of the finding.
-async function check(cause, subject, text, remedy, address, shots, { cluster, more } = shared) {
+async function check(
+  cause,
+  subject,
+  text,
+  remedy,
+  address,
+  shots,
+  { cluster, more, there } = shared,
+) {
   problems.length = 0;
   const page = await newPage({}, undefined, cluster);
   const job = cluster.python("causes.py", cause);
@@ -55,6 +63,7 @@ async function check(cause, subject, text, remedy, address, shots, { cluster, mo
     await page.screenshot({ path: join(shots, `slow-${cause}.png`) });
     await finding.getByRole("link").click();
     await page.waitForURL(address);
+    await there?.(page);
     await page.screenshot({ path: join(shots, `slow-${cause}-link.png`) });
     assert.deepEqual(problems, []);
   } finally {
@@ -73,6 +82,17 @@ async function hasAlarm(page) {
     .waitFor();
   await alarm.getByText("millrace topo").waitFor();
   await alarm.getByText(/since [0-9]{2}:[0-9]{2}:[0-9]{2}/).waitFor();
+}
+
+// matrixFits looks at the matrix of five workers.
+async function matrixFits(page) {
+  const matrix = page.getByRole("img", { name: "Matrix of the routes of 5 workers" });
+  await matrix.waitFor();
+  const [inner, outer] = await matrix.evaluate((canvas) => {
+    const box = canvas.parentElement;
+    return [box.scrollWidth, box.clientWidth];
+  });
+  assert.ok(inner <= outer, `the matrix has ${inner} pixels, its card ${outer}`);
 }
 
 export function testCauses(shots) {
@@ -100,7 +120,7 @@ export function testCauses(shots) {
 
   // Routes are compared with all others of their cluster, so that this one has a cluster of its own.
   test("slow because of a route", async () => {
-    const cluster = await startCluster({ workers: 2, withJob: false });
+    const cluster = await startCluster({ workers: 3, withJob: false });
     const port = await freePort();
     const proxy = await slowProxy(port);
     const start = (name, ...more) =>
@@ -121,7 +141,7 @@ export function testCauses(shots) {
         "millrace drain far-0",
         /#\/routes$/,
         shots,
-        { cluster, more: hasAlarm },
+        { cluster, more: hasAlarm, there: matrixFits },
       );
     } finally {
       await Promise.all(workers.map((w) => w.end()));

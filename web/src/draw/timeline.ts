@@ -222,7 +222,7 @@ export class Timeline {
       c.lineTo(x, this.height);
       const label =
         step >= 1000 ? clock(t) : step >= 1 ? clock(t, true) : `${clock(t, true)}.${micro(t)}`;
-      c.fillText(label, x + 4, axis / 2);
+      if (x + 4 + c.measureText(label).width < this.width) c.fillText(label, x + 4, axis / 2);
     }
     c.moveTo(0, axis - 0.5);
     c.lineTo(this.width, axis - 0.5);

@@ -6,7 +6,7 @@ import { theme } from "../colors";
 import { Dag } from "../draw/dag";
 import { type Edge, type Layout, layOut, type Node } from "../draw/layout";
 import { Surface } from "../draw/surface";
-import { bytes, count, duration, millis, num, percent, word } from "../format";
+import { bytes, count, duration, millis, num, percent, plural, word } from "../format";
 import { frozen } from "../frozen";
 import { go, link, place, setQuery } from "../router";
 import { graphs, useStore } from "../store";
@@ -189,7 +189,7 @@ export function GraphPage(props: { id: string }) {
         <Stat
           title="Progress"
           figure={percent(done, all)}
-          note={`${count(done)} of ${count(all)} tasks`}
+          note={`${count(done)} of ${plural(all, "task")}`}
         >
           <Bar label="Progress" parts={partsOf(graph.counts)} />
         </Stat>
@@ -335,7 +335,7 @@ function Drawing(props: {
   const note = [
     critical > 0 ? `critical path ${duration(critical)}` : "",
     props.missing > 0 && props.loaded
-      ? `${count(props.missing)} tasks are forgotten or not read`
+      ? `${plural(props.missing, "task")} forgotten or not read`
       : "",
   ].filter(Boolean);
   return (
@@ -531,7 +531,7 @@ function Tasks(props: { tasks: Task[] }) {
           onInput={(e) => setText(e.currentTarget.value)}
         />
       </div>
-      <Card title={`${count(rows.length)} tasks`} bare>
+      <Card title={plural(rows.length, "task")} bare>
         <Table
           label="Tasks"
           rows={rows}

@@ -1,7 +1,7 @@
 // The page of the memory: who holds what, and why it stays.
 
 import { call, callWorker, messageOf } from "../api";
-import { bytes, count, duration, millis, num, percent } from "../format";
+import { bytes, count, duration, millis, num, percent, plural } from "../format";
 import { link, place, setQuery } from "../router";
 import { useStore, workers } from "../store";
 import type { Holding, Memory, Task, Worker } from "../types";
@@ -78,9 +78,12 @@ function reason(row: Row): string {
     parts.push(
       t.holders === 1 ? "a client or dataset holds it" : `${t.holders} clients or datasets hold it`,
     );
-  if (t?.waitingDependents) parts.push(`${t.waitingDependents} tasks need it`);
+  if (t?.waitingDependents)
+    parts.push(
+      t.waitingDependents === 1 ? "a task needs it" : `${t.waitingDependents} tasks need it`,
+    );
   if (row.pins?.length) parts.push(`pinned: ${row.pins.slice(0, 2).join(", ")}`);
-  if (row.leaseCount) parts.push(`${row.leaseCount} readers outside`);
+  if (row.leaseCount) parts.push(`${plural(row.leaseCount, "reader")} outside`);
   if (row.copy) parts.push("a copy");
   return parts.join("; ") || (row.task ? "nothing needs it any more" : "");
 }
@@ -246,8 +249,8 @@ export function MemoryPage() {
                 </div>
               ))}
               <div class="faint" style={{ fontSize: "12px" }}>
-                {count(num(m.smallObjectCount))} small objects with {bytes(num(m.smallObjectBytes))}
-                ; process {bytes(num(m.rssBytes))}
+                {plural(num(m.smallObjectCount), "small object")} with{" "}
+                {bytes(num(m.smallObjectBytes))}; process {bytes(num(m.rssBytes))}
               </div>
               {(m.tiers ?? []).map(
                 (t) =>

@@ -1,7 +1,19 @@
 // The overview: what the cluster does now, and what is wrong with it.
 
 import { useState } from "preact/hooks";
-import { ago, bytes, clock, count, percent, perSecond, plural, rate, short } from "../format";
+import {
+  ago,
+  bytes,
+  clock,
+  count,
+  duration,
+  percent,
+  perSecond,
+  plural,
+  rate,
+  sentence,
+  short,
+} from "../format";
 import { link } from "../router";
 import { alarms, summary, useStore } from "../store";
 import type { Alarm, Group, Summary } from "../types";
@@ -29,15 +41,16 @@ export function Overview() {
             <Chart
               label="Tasks per second over time"
               minutes={minutes}
-              format={(v) => short(Math.round(v * 10) / 10)}
-              curves={[{ series: "tasks_per_second", name: "tasks/s", color: blue, fill: true }]}
+              format={perSecond}
+              curves={[{ series: "tasks_per_second", name: "tasks", color: blue, fill: true }]}
             />
           </Card>
           <Card title="Slots">
             <Chart
               label="Busy slots and queued tasks over time"
               minutes={minutes}
-              format={(v) => short(v)}
+              format={short}
+              of="counts"
               curves={[
                 { series: "busy_slots", name: "busy", color: green, fill: true },
                 { series: "slots", name: "all", color: "#8d99ab" },
@@ -153,12 +166,12 @@ export function Alarms(props: { list: Alarm[] }) {
             <span class="hidden">{a.severity}</span>
           </span>
           <div>
-            <strong>{a.subject}</strong> {a.text}
+            <strong>{a.subject}</strong>: {sentence(a.text)}
           </div>
           <span class="faint nowrap">
             since {clock(Date.parse(a.since))}, {ago(a.since, now)}
           </span>
-          {a.remedy && <div class="remedy">{a.remedy}</div>}
+          {a.remedy && <div class="remedy">{sentence(a.remedy)}</div>}
         </div>
       ))}
     </section>
@@ -259,7 +272,7 @@ function Progress(props: { groups: Group[] }) {
                         </div>
                       )}
                     </td>
-                    <td class="right nowrap">{seconds(g.run_seconds_total)}</td>
+                    <td class="right nowrap">{duration(1000 * g.run_seconds_total)}</td>
                     <td class="right nowrap">{bytes(g.bytes)}</td>
                   </tr>
                 );
@@ -270,14 +283,6 @@ function Progress(props: { groups: Group[] }) {
       )}
     </Card>
   );
-}
-
-function seconds(s: number): string {
-  return s < 60
-    ? `${s.toFixed(1)} s`
-    : s < 3600
-      ? `${(s / 60).toFixed(1)} min`
-      : `${(s / 3600).toFixed(1)} h`;
 }
 
 const tierNames: Record<string, string> = {
@@ -308,6 +313,7 @@ function Tiers({ now }: { now: Summary }) {
         label="Memory and disk over time"
         minutes={5}
         format={bytes}
+        of="bytes"
         curves={[
           { series: "memory_bytes", name: "memory", color: blue, fill: true },
           { series: "disk_bytes", name: "disk", color: "#f0892b", fill: true },

@@ -1,9 +1,10 @@
 // The matrix of the routes: how each worker reads from each other one.
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { theme, token } from "../colors";
+import { sizesOf, smallestCell } from "../draw/matrix";
 import { Surface } from "../draw/surface";
-import { bytes, num, rate, word } from "../format";
+import { bytes, count, num, rate, word } from "../format";
 import { place, setQuery } from "../router";
 import { alarms, useRoutes, useStore, workers } from "../store";
 import type { Route, Worker } from "../types";
@@ -121,8 +122,11 @@ export function Routes() {
                   <dd>{rate(figureOf(route, "rate"))}</dd>
                   <dt>Received</dt>
                   <dd>
-                    {bytes(num(route.receivedBytes))} in {num(route.succeededFetches)} fetches,{" "}
-                    {num(route.failedFetches)} failed
+                    {bytes(num(route.receivedBytes))} in{" "}
+                    {num(route.succeededFetches) === 1
+                      ? "1 fetch"
+                      : `${count(num(route.succeededFetches))} fetches`}
+                    , {count(num(route.failedFetches))} failed
                   </dd>
                   <dt>Staged</dt>
                   <dd>{route.staged || "no"}</dd>
@@ -193,9 +197,18 @@ function Matrix(props: {
   const latest = useRef(props);
   latest.current = props;
   const n = props.all.length;
-  const cell = Math.max(6, Math.min(104, Math.floor(720 / n)));
-  const label = cell >= 14 ? 108 : 8;
-  const head = cell >= 64 ? 26 : label;
+  const frame = useRef<HTMLDivElement>(null);
+  const [room, setRoom] = useState(0);
+  useLayoutEffect(() => {
+    const element = frame.current;
+    if (!element) return;
+    const measure = () => setRoom(element.clientWidth);
+    const observer = new ResizeObserver(measure);
+    observer.observe(element);
+    measure();
+    return () => observer.disconnect();
+  }, []);
+  const { cell, label, head } = sizesOf(n, room);
   const colors = useStore(theme);
   useEffect(() => {
     if (!ref.current) return;
@@ -204,7 +217,7 @@ function Matrix(props: {
     );
     surface.current = s;
     return () => s.close();
-  }, [n, colors]);
+  }, [cell, label, head, n, colors]);
   useEffect(() => surface.current?.draw());
   const locate = (event: PointerEvent): [number, number] | null => {
     const column = Math.floor((event.offsetX - label) / cell);
@@ -227,7 +240,10 @@ function Matrix(props: {
     props.choose([(row + move[0] + n) % n, (column + move[1] + n) % n]);
   };
   return (
-    <div style={{ overflow: "auto", maxHeight: "72vh" }}>
+    <div
+      ref={frame}
+      style={{ overflow: "auto", maxHeight: cell > smallestCell ? undefined : "72vh" }}
+    >
       <canvas
         ref={ref}
         tabIndex={0}
@@ -268,12 +284,12 @@ function paint(
     if (cell >= 14) {
       c.fillStyle = soft;
       c.textAlign = "right";
-      c.fillText(shorten(reader.name), label - 8, y + cell / 2);
+      c.fillText(shorten(c, reader.name, label - 16), label - 8, y + cell / 2);
       c.save();
       c.translate(label + i * cell + cell / 2, head - 10);
       c.rotate(cell >= 64 ? 0 : -Math.PI / 3);
       c.textAlign = cell >= 64 ? "center" : "left";
-      c.fillText(shorten(reader.name), 0, 0);
+      c.fillText(shorten(c, reader.name, cell >= 64 ? cell - 4 : head), 0, 0);
       c.restore();
       c.textAlign = "left";
     }
@@ -294,10 +310,11 @@ function paint(
           c.fillStyle = bad;
           c.fillRect(x + cell - 6, y + 3, 3, 3);
         }
-        if (cell >= 56 && value > 0) {
+        const said = props.figure === "rate" ? rate(value) : bytes(value);
+        if (value > 0 && c.measureText(said).width < cell - 6) {
           c.fillStyle = text;
           c.textAlign = "center";
-          c.fillText(bytes(value), x + cell / 2, y + cell / 2);
+          c.fillText(said, x + cell / 2, y + cell / 2);
           c.textAlign = "left";
         }
       }
@@ -311,6 +328,10 @@ function paint(
   }
 }
 
-function shorten(name: string | undefined): string {
-  return (name ?? "").length > 14 ? `${name?.slice(0, 13)}…` : (name ?? "");
+// shorten cuts a name to a width in pixels.
+function shorten(c: CanvasRenderingContext2D, name = "", width: number): string {
+  if (c.measureText(name).width <= width) return name;
+  let end = name.length - 1;
+  while (end > 1 && c.measureText(`${name.slice(0, end)}…`).width > width) end--;
+  return `${name.slice(0, end)}…`;
 }

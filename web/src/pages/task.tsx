@@ -3,7 +3,7 @@
 import { useState } from "preact/hooks";
 import { call, callWorker, isMissing, messageOf } from "../api";
 import { phaseColors, phaseNames } from "../colors";
-import { ago, bytes, clock, count, duration, millis, num, word } from "../format";
+import { ago, bytes, clock, count, duration, millis, num, plural, word } from "../format";
 import { link } from "../router";
 import { attemptsOf, phases, runs } from "../runs";
 import type { Explanation, Task } from "../types";
@@ -84,13 +84,19 @@ export function TaskPage(props: { id: string }) {
         <Stat
           title="Inputs"
           figure={count(t.inputCount ?? t.inputs?.length ?? 0)}
-          note={t.missingInputs ? `${t.missingInputs} do not exist yet` : "all exist"}
+          note={
+            t.missingInputs
+              ? `${count(t.missingInputs)} do not exist yet`
+              : (t.inputCount ?? t.inputs?.length)
+                ? "all exist"
+                : "it needs none"
+          }
         />
         <Stat
           title="Kept by"
           figure={t.holders ?? 0}
-          unit="holders"
-          note={`${t.waitingDependents ?? 0} tasks need it`}
+          unit={t.holders === 1 ? "holder" : "holders"}
+          note={`${plural(t.waitingDependents ?? 0, "task")} need${t.waitingDependents === 1 ? "s" : ""} it`}
         />
       </div>
       {t.error && <Failure task={t} />}

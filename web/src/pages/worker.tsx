@@ -1,7 +1,7 @@
 // The page of one worker.
 
 import { call, callWorker, isMissing, messageOf } from "../api";
-import { ago, bytes, count, duration, millis, num, rate, word } from "../format";
+import { ago, bytes, count, duration, millis, num, plural, rate, word } from "../format";
 import { link } from "../router";
 import { useRoutes, useStore, workers } from "../store";
 import type { LogLine, Memory, Route, Task, Worker } from "../types";
@@ -72,12 +72,12 @@ export function WorkerPage(props: { name: string }) {
         <Stat
           title="Slots"
           figure={`${busySlots(w)} / ${w.slots ?? 0}`}
-          note={`${count(w.assignedTasks ?? 0)} tasks assigned, ${count(num(w.finishedTasks))} finished`}
+          note={`${plural(w.assignedTasks ?? 0, "task")} assigned, ${count(num(w.finishedTasks))} finished`}
         />
         <Stat
           title="Memory"
           figure={bytes(num(w.memoryUsedBytes))}
-          note={`of ${bytes(num(w.memoryLimitBytes))}, ${count(num(w.objects))} objects`}
+          note={`of ${bytes(num(w.memoryLimitBytes))}, ${plural(num(w.objects), "object")}`}
         >
           <Bar label="Memory" whole={num(w.memoryLimitBytes)} parts={memoryParts(w)} />
         </Stat>
@@ -137,7 +137,7 @@ function Drain({ worker }: { worker: Worker }) {
   return (
     <div class="notice round">
       <strong>{word(d.purpose, "DRAIN_PURPOSE_")}</strong>
-      {d.reason ? ` (${d.reason})` : ""}: {count(num(d.copiedObjects))} objects copied (
+      {d.reason ? ` (${d.reason})` : ""}: {plural(num(d.copiedObjects), "object")} copied (
       {bytes(num(d.copiedBytes))}), {count(num(d.remainingObjects))} remain ({bytes(left)}),{" "}
       {count(num(d.stayingObjects))} cannot be copied.
       {d.staying?.slice(0, 5).map((s) => (

@@ -3,7 +3,7 @@
 import { useEffect, useRef } from "preact/hooks";
 import UPlot from "uplot";
 import { theme, token } from "../colors";
-import { clock } from "../format";
+import { axisSteps, clock } from "../format";
 import { history, type SeriesName } from "../history";
 import { summary, useStore } from "../store";
 
@@ -34,6 +34,7 @@ export function Chart(props: {
   label: string;
   curves: Curve[];
   format: (value: number) => string;
+  of?: keyof typeof axisSteps;
   minutes: number;
 }) {
   const box = useRef<HTMLDivElement>(null);
@@ -54,13 +55,21 @@ export function Chart(props: {
       {
         width: element.clientWidth,
         height: element.clientHeight,
-        padding: [8, 4, 0, 0],
+        padding: [8, 28, 0, 0], // The last time has half of its label at the right of its tick.
         cursor: { y: false, points: { size: 6 } },
         legend: { show: false },
-        scales: { y: { range: (_u, _min, max) => [0, max > 0 ? max * 1.12 : 1] } },
+        scales: {
+          // One point alone has no span.
+          x: { range: (_u, min, max) => (max > min ? [min, max] : [(max || 0) - 60, max || 0]) },
+          y: { range: (_u, _min, max) => [0, max > 0 ? max * 1.12 : 1] },
+        },
         axes: [
           { ...axis, space: 70, size: 24, values: times },
-          { ...axis, size: 64, space: 34, values: (_u, ticks) => ticks.map(props.format) },
+          {
+            ...axis,
+            ...{ size: 64, space: 34, values: (_u, ticks) => ticks.map(props.format) },
+            ...(props.of ? { incrs: axisSteps[props.of] } : {}),
+          },
         ],
         series: [
           {},
