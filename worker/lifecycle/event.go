@@ -140,10 +140,12 @@ type (
 	// Loaded: all inputs of a reservation that are here are in the slab, and stay there.
 	Loaded struct{ Reservation ReservationID }
 	// InputLost: an input was here and no longer is. If the attempt was handed to a slot, it has
-	// not begun.
+	// not begun. Reservation is the one for which the input could not be brought into the slab;
+	// Loaded does not follow for it. 0: there was none.
 	InputLost struct {
-		Ref    Ref
-		Object Object
+		Ref         Ref
+		Object      Object
+		Reservation ReservationID
 	}
 	// InputAway: an attempt was handed to a slot and has not begun, because an input is not in the
 	// slab.

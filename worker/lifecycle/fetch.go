@@ -185,7 +185,7 @@ func (m *Machine) onLoaded(e Loaded) {
 
 func (m *Machine) onInputLost(now time.Time, e InputLost) {
 	a := m.attempts[e.Ref]
-	if a == nil || !slices.Contains(a.pinned, e.Object) {
+	if a == nil || !a.mayLose(e) {
 		return
 	}
 	m.log.add(a.ref, "input lost")
@@ -196,6 +196,17 @@ func (m *Machine) onInputLost(now time.Time, e InputLost) {
 	m.do(Report{Ref: a.ref, Outcome: InputUnreachable, Unreachable: []Unreachable{{
 		Object: e.Object, MissingAt: []ids.WorkerID{m.config.Self},
 	}}})
+}
+
+// mayLose says whether the loss of an input concerns an attempt. An object that is still missing may
+// be lost: it has arrived, and was moved out of the slab for other requests, before its arrival was
+// told.
+func (a *attempt) mayLose(e InputLost) bool {
+	if e.Reservation != 0 && (a.reservation == nil || a.reservation.id != e.Reservation) {
+		return false // the attempt has given that reservation up
+	}
+	return slices.Contains(a.pinned, e.Object) ||
+		a.reservation != nil && slices.ContainsFunc(a.missing, func(w *wanted) bool { return w.object == e.Object })
 }
 
 func (m *Machine) onInputAway(now time.Time, e InputAway) {

@@ -428,8 +428,7 @@ func (w *world) answer(t *rapid.T) bool {
 				w.step(lifecycle.Loaded{Reservation: id})
 				return
 			}
-			w.step(lifecycle.InputLost{Ref: w.reserver[id], Object: inputs[0]})
-			w.step(lifecycle.Loaded{Reservation: id})
+			w.step(lifecycle.InputLost{Ref: w.reserver[id], Object: inputs[rapid.IntRange(0, len(inputs)-1).Draw(t, "lost input")], Reservation: id})
 		})
 	}
 	if len(w.asked) > 0 {

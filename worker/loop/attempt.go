@@ -417,7 +417,7 @@ func (w *Worker) reserve(e lifecycle.Reserve) lifecycle.Event {
 func (w *Worker) reservationTold(x reservationResult) {
 	switch {
 	case x.Granted && x.Err != nil:
-		w.step(lifecycle.InputLost{Ref: x.ref, Object: lifecycle.Object(x.Lost)})
+		w.step(lifecycle.InputLost{Ref: x.ref, Object: lifecycle.Object(x.Lost), Reservation: x.reservation})
 	case x.Err != nil:
 		w.step(lifecycle.ReserveFailed{Reservation: x.reservation, Message: x.Err.Error()})
 	case x.Ready:
