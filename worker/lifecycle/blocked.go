@@ -150,12 +150,15 @@ func (m *Machine) endBlocked(a *attempt) {
 	a.waits = notWaiting
 }
 
-// repeatBlocked tells the scheduler again which attempts wait for tasks: a new session begins, and
-// reports of the last one may be lost.
-func (m *Machine) repeatBlocked() {
+// repeatStarted tells the scheduler again which attempts have started, and which of them wait for
+// tasks: a new session begins, and reports of the last one may be lost.
+func (m *Machine) repeatStarted() {
 	for _, r := range m.Attempts() {
-		if a := m.attempts[r]; a.toldBlocked() {
+		switch a := m.attempts[r]; {
+		case a.toldBlocked():
 			m.do(Report{Ref: r, Outcome: WaitsForTasks})
+		case a.state == Running && a.started && !a.cancelled:
+			m.do(Report{Ref: r, Outcome: Started})
 		}
 	}
 }

@@ -295,7 +295,7 @@ func (m *Machine) Step(now time.Time, e Event) []Effect {
 	case Registered:
 		m.config.Self = e.Self
 		m.requestFunctions()
-		m.repeatBlocked()
+		m.repeatStarted()
 	case Reserved:
 		m.onReserved(e)
 	case ReserveFailed:
