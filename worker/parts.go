@@ -196,7 +196,13 @@ func (p *parts) openExecutors(context.Context) (_ func() error, err error) {
 		return nil, err
 	}
 	p.registration.Executors = append(p.registration.Executors, p.late.pools.Kinds()...)
-	return func() error { p.late.pools.Close(); return nil }, nil
+	return func() error {
+		p.late.pools.Close()
+		if w := p.late.worker; w != nil {
+			w.EndLoans()
+		}
+		return nil
+	}, nil
 }
 
 func (p *parts) openNotifier(context.Context) (func() error, error) {

@@ -55,6 +55,12 @@ func (w *Worker) lent(x borrowed) {
 		a.endLoans() // It was retracted or cancelled in the meantime.
 		return
 	}
+	// If the attempt had leases before, the objects may lie elsewhere now.
+	for i := range a.inputs {
+		if in, lent := a.lentInput(i); lent {
+			a.inputs[i] = in
+		}
+	}
 	w.step(&lifecycle.Leased{Ref: a.ref, Answers: x.answers})
 }
 
@@ -88,6 +94,36 @@ func (a *attempt) endLoans() (broken []int) {
 	}
 	a.loans = nil
 	return broken
+}
+
+// endAnswers ends the leases that came too late: the worker has stopped. REQUIRES: no more are
+// requested.
+func (w *Worker) endAnswers() {
+	w.mu.Lock()
+	left := w.inbox
+	w.inbox = nil
+	w.mu.Unlock()
+	for _, x := range left {
+		if late, is := x.(borrowed); is {
+			late.attempt.loans = late.loans
+			late.attempt.endLoans()
+		}
+	}
+}
+
+// EndLoans ends the leases of attempts that ran in processes when the worker stopped. REQUIRES: Run
+// has returned, and these processes have ended: until then they may read what is leased.
+func (w *Worker) EndLoans() {
+	// order-free: each lease is ended independently.
+	for _, a := range w.attempts {
+		a.endLoans()
+	}
+}
+
+// inProcess says whether an attempt was handed to an executor process.
+func (w *Worker) inProcess(a *attempt) bool {
+	state, _ := w.machine.State(a.ref)
+	return state == lifecycle.Running && a.op.runner != nativeRunner
 }
 
 // lentInputs returns the inputs that the attempt has leases of.

@@ -200,10 +200,20 @@ func (w *Worker) Run(ctx context.Context) error {
 	w.config.Native.Close()
 	w.peers.Wait()
 	w.settleEnded()
-	for _, a := range w.attempts {
-		a.endLoans() // its runs are over, and its lenders may still expect the end of the leases
-	}
+	w.endLeft()
 	return err
+}
+
+// endLeft ends the leases that are left when the worker has stopped: the lenders may still expect
+// their end. Those of attempts in processes are left to EndLoans.
+func (w *Worker) endLeft() {
+	w.endAnswers()
+	// order-free: each lease is ended independently.
+	for _, a := range w.attempts {
+		if !w.inProcess(a) {
+			a.endLoans()
+		}
+	}
 }
 
 // Fail ends the worker at once: Run returns the error.
