@@ -19,7 +19,7 @@ import (
 //   - The places that are coming are exactly the targets of transfers.
 //   - The victim heaps have exactly the extents that may leave, with the use of their objects.
 //   - Exactly the Building objects have a builder, which lists them.
-//   - Dropped objects are pinned or held.
+//   - Dropped objects are pinned or held. Lost objects are dropped.
 //   - An object is held by its builder, its pins in place, its leases and the reservations that
 //     list it.
 //   - The deadline heap agrees with the leases.
@@ -295,6 +295,9 @@ func (l *Ledger) checkObject(o *object) error {
 				return fmt.Errorf("ledger: object %s has the pin %s twice", o.id, p)
 			}
 		}
+	}
+	if o.lost && o.state != Dropped {
+		return fmt.Errorf("ledger: object %s is lost and %s", o.id, o.state)
 	}
 	holds := len(o.pins) > 0 || o.state != Building && o.held > 0
 	switch o.state {

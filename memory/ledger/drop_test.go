@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -64,5 +65,36 @@ func TestDroppedObjectDoesNotWaitForItsReservation(t *testing.T) {
 	}
 	if err := l.Check(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestDroppedObjectIsRestored: a running task still uses an object that was dropped. Another one
+// wants it: its bytes are here, and stay when the first task has ended.
+func TestDroppedObjectIsRestored(t *testing.T) {
+	x := newTester(t, mib)
+	x.make(1, 1000)
+	pin := Pin{Reason: PinInput, Holder: task(9), Attempt: 1}
+	if err := x.l.Restore(obj(1)); !errors.Is(err, ErrState) {
+		t.Errorf("it was not dropped: %v", err)
+	}
+	x.l.Copied(obj(1))
+	if err := x.l.Pin(obj(1), pin); err != nil {
+		t.Fatal(err)
+	}
+	out, err := x.l.Drop(obj(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.effects(out)
+	if err := x.l.Restore(obj(1)); err != nil {
+		t.Fatal(err)
+	}
+	x.unpin(obj(1), pin)
+	x.check()
+	if o, ok := x.l.Lookup(obj(1)); !ok || o.State != Sealed {
+		t.Errorf("it is %s, here: %v", o.State, ok)
+	}
+	if err := x.l.Restore(obj(2)); !errors.Is(err, ErrUnknown) {
+		t.Errorf("it is not here: %v", err)
 	}
 }

@@ -445,7 +445,7 @@ func (l *Ledger) Lose(id ObjectID, err error) []Effect {
 	if o == nil || o.state != Sealed {
 		return nil
 	}
-	o.state = Dropped
+	o.state, o.lost = Dropped, true
 	l.unpublish(o)
 	l.log.add("lost to a reader", id, 0, 0)
 	out := l.settle(o, []Effect{Lost{Object: id, Err: err}})
@@ -457,6 +457,7 @@ func (l *Ledger) Lose(id ObjectID, err error) []Effect {
 // lose marks the objects of an extent as lost, because its bytes are gone.
 func (l *Ledger) lose(e *extent, x *transfer, err error, out []Effect) []Effect {
 	for _, o := range slices.Clone(e.owners) {
+		o.lost = true
 		if o.state == Sealed {
 			o.state = Dropped
 			l.unpublish(o)

@@ -160,6 +160,15 @@ func TestBooksHoldUnderRandomSteps(t *testing.T) {
 				soft(err)
 				x.effects(out)
 			},
+			"restore": func(t *rapid.T) {
+				id := anyObj(t)
+				before, _ := x.l.Lookup(id)
+				err := x.l.Restore(id)
+				soft(err)
+				if can := before.State == Dropped && !x.lost[id]; can != (err == nil) {
+					t.Fatalf("object %s, which is %s, lost: %v, is restored: %v", id, before.State, x.lost[id], err)
+				}
+			},
 			"pin": func(t *rapid.T) { soft(x.l.Pin(anyObj(t), pin(t))) },
 			"unpin": func(t *rapid.T) {
 				out, err := x.l.Unpin(anyObj(t), pin(t))

@@ -124,9 +124,10 @@ type object struct {
 	// published: readers find it in the shared object index, or follow it there while it is
 	// built. Only sealed or building objects in the slab are published.
 	published bool
-	// next is the rank from Expect. copied is true after Copied.
-	next   uint64
-	copied bool
+	// next is the rank from Expect. copied is true after Copied. lost: its bytes cannot be read, or
+	// are wrong; it is Dropped then.
+	next         uint64
+	copied, lost bool
 	// took is the duration from Cost. known is true after Cost.
 	took  time.Duration
 	known bool
@@ -408,6 +409,23 @@ func (l *Ledger) Drop(id ObjectID) ([]Effect, error) {
 	out := l.serve(l.settle(o, nil))
 	l.verify()
 	return out, nil
+}
+
+// Restore makes a dropped object Sealed again that pins or leases still hold: it is wanted again,
+// and its bytes are here. It is not a copy (see Copied) any more. Lost objects are not restored.
+func (l *Ledger) Restore(id ObjectID) error {
+	switch o := l.objects[id]; {
+	case o == nil:
+		return fmt.Errorf("ledger: object %s to be restored: %w", id, ErrUnknown)
+	case o.state != Dropped || o.lost:
+		return fmt.Errorf("ledger: object %s to be restored is %s, its bytes lost: %v: %w", id, o.state, o.lost, ErrState)
+	default:
+		o.state, o.copied = Sealed, false
+		l.reindex(o)
+		l.log.add("restored", id, 0, 0)
+	}
+	l.verify()
+	return nil
 }
 
 // Rename gives new ids to dropped objects that are still held: each gets the id that name returns,

@@ -210,6 +210,9 @@ func (f *fetch) Place(ctx context.Context, index int, head transfer.Head) ([]tra
 	case err == nil:
 		return s.Regions(frames), nil
 	case errors.Is(err, ledger.ErrDuplicate):
+		if s.Restore(f.object(index)) { // it was dropped, and a run still reads it
+			s.Copied(f.object(index))
+		}
 		return nil, errHeld
 	default:
 		return nil, fmt.Errorf("%w: %w", errNoRoom, err)

@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"bytes"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -17,12 +18,13 @@ import (
 
 // The outcomes of fetched objects are the same whether a path handles the objects one by one or in
 // a batch: objects with one frame, with two, without any, one that is larger than its reservation,
-// one that is here already, and one for which there is no room at all.
+// one that is here already, one for which there is no room at all, and two that were dropped here
+// while runs read them.
 func TestObjectsThatArriveTogetherEndAsEachAloneDoes(t *testing.T) {
-	const held, outgrown, tooLarge, count = 3, 5, 7, 9
+	const held, outgrown, tooLarge, dropped, droppedHeader, count = 3, 5, 7, 9, 10, 12
 	sizes := func(i int) []uint64 {
 		switch i {
-		case 2:
+		case 2, droppedHeader:
 			return nil
 		case outgrown:
 			return []uint64{2000, 3000}
@@ -71,10 +73,26 @@ func TestObjectsThatArriveTogetherEndAsEachAloneDoes(t *testing.T) {
 		if err := s.Seal(f.object(held), []byte("before")); err != nil {
 			t.Fatal(err)
 		}
+		if _, err := s.Allocate(other, f.object(dropped), 100); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Seal(f.object(dropped), []byte("before")); err != nil {
+			t.Fatal(err)
+		}
+		long := bytes.Repeat([]byte{1}, store.LargeHeader)
+		if err := s.PutSmall(f.object(droppedHeader), long); err != nil {
+			t.Fatal(err)
+		}
+		for _, i := range []int{dropped, droppedHeader} {
+			if _, ok := s.Queue(f.object(i), 1000, 1, 0); !ok || !s.Drop(f.object(i)) {
+				t.Fatalf("object %d was not here", i)
+			}
+		}
 		var heads []transfer.Head
 		for i := range count {
 			heads = append(heads, transfer.Head{Ref: transfer.Ref{Task: ids.TaskID(i + 1), Generation: 1}, Header: []byte(fmt.Sprint("head ", i)), FrameBytes: sizes(i)})
 		}
+		heads[droppedHeader].Header = long
 		for first := 0; first < count; {
 			if !together {
 				regions, err := f.Place(t.Context(), first, heads[first])
@@ -107,7 +125,8 @@ func TestObjectsThatArriveTogetherEndAsEachAloneDoes(t *testing.T) {
 		}
 		for i := range count {
 			o, ok := s.Lookup(f.object(i))
-			if i != tooLarge && (!ok || i != held && string(o.Header) != fmt.Sprint("head ", i)) {
+			here := i == held || i == dropped || i == droppedHeader
+			if i != tooLarge && (!ok || !here && string(o.Header) != fmt.Sprint("head ", i)) {
 				t.Errorf("object %d: %v, %q", i, ok, o.Header)
 			}
 		}

@@ -147,6 +147,9 @@ func (r *rescuing) Place(ctx context.Context, index int, head transfer.Head) ([]
 	o.reservation = reservation
 	frames, err := s.Allocate(reservation, o.id, head.FrameBytes...)
 	if err != nil {
+		if errors.Is(err, ledger.ErrDuplicate) {
+			s.Restore(o.id) // if it was dropped, and a run still reads it, Done finds it
+		}
 		return nil, err
 	}
 	return s.Regions(frames), nil

@@ -20,6 +20,21 @@ func (s *Store) Rebuild(r ledger.ReservationID, id ledger.ObjectID) {
 	s.mu.Unlock()
 }
 
+// Restore makes an object readable again that was dropped while it was pinned, so that its bytes are
+// here. It does nothing to any other object, and says so. The object does not count as Copied.
+func (s *Store) Restore(id ledger.ObjectID) (restored bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ledger.Restore(id) != nil {
+		return false
+	}
+	if id.Item == 0 {
+		s.latest[id.Task] = max(s.latest[id.Task], id.Generation)
+		s.publish(id)
+	}
+	return true
+}
+
 // Alias makes frames of an object that is being built out of ranges of another object.
 func (s *Store) Alias(r ledger.ReservationID, id, source ledger.ObjectID, ranges ...memory.Frame) error {
 	s.mu.Lock()

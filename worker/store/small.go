@@ -39,6 +39,9 @@ func (s *Store) PutWritten(id ledger.ObjectID, header []byte) error {
 func (s *Store) put(r ledger.ReservationID, id ledger.ObjectID, header []byte, written bool) error {
 	if len(header) >= LargeHeader {
 		err := s.putLarge(r, id, header, written)
+		if !written && errors.Is(err, ledger.ErrDuplicate) {
+			s.Restore(id)
+		}
 		if _, here := s.Lookup(id); here && !written && errors.Is(err, ledger.ErrDuplicate) {
 			return nil
 		}
