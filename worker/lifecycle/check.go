@@ -12,8 +12,8 @@ import (
 // only while Waiting or Fetching, and each of them lists it. It waits for a function, makers and
 // awaited objects exactly while PreAssigned, and each of them lists it. It has nothing else then
 // and while Admitting. At least one attempt waits for every awaited object. Every wanted object has
-// waiting attempts or is on its way, and is in exactly one place. Slots and resources add up. The
-// limits on fetches hold.
+// waiting attempts or is on its way, is in exactly one place, and is not both released and rescued.
+// Slots and resources add up. The limits on fetches hold.
 func (m *Machine) Check() error {
 	queued, running := 0, 0
 	// order-free: any one broken attempt is as good as another.
@@ -185,6 +185,9 @@ func (m *Machine) checkFetches() error {
 		}
 		if places != 1 || w.object != o {
 			return fmt.Errorf("lifecycle: object %s is in %d places", o, places)
+		}
+		if w.released && w.rescued {
+			return fmt.Errorf("lifecycle: object %s is released and rescued", o)
 		}
 		if len(w.waiting) == 0 && w.fetch == nil {
 			return fmt.Errorf("lifecycle: object %s is wanted by nobody", o)

@@ -169,6 +169,12 @@ type (
 		// Bytes is its actual size.
 		Bytes uint64
 	}
+	// Rescued: an object is here that this worker was ordered to copy out of the memory of a dead
+	// peer. It stays until Released, whatever becomes of a fetch of it.
+	Rescued struct {
+		Object Object
+		Bytes  uint64
+	}
 	// FetchFailed: an object of a fetch did not arrive.
 	FetchFailed struct {
 		Fetch  FetchID
@@ -321,6 +327,7 @@ func (InputLost) event()       {}
 func (InputAway) event()       {}
 func (InPlaceFailed) event()   {}
 func (InputFetched) event()    {}
+func (Rescued) event()         {}
 func (FetchFailed) event()     {}
 func (FetchEnded) event()      {}
 func (RunEnded) event()        {}
@@ -515,7 +522,7 @@ type (
 		Message     string
 		Unreachable []Unreachable
 	}
-	// Gained: tell the scheduler that a fetched copy is here.
+	// Gained: tell the scheduler that a copy is here.
 	Gained struct {
 		Object Object
 		Bytes  uint64

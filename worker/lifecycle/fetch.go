@@ -45,8 +45,9 @@ type wanted struct {
 	// are nil while its memory is not granted yet.
 	peer  *peer
 	fetch *fetch
-	// released: the scheduler does not need the copy.
-	released bool
+	// released: the scheduler does not need the copy. rescued: a rescue has brought it after that,
+	// or before, and the scheduler counts on it; it does not matter what becomes of the fetch.
+	released, rescued bool
 }
 
 // own says whether this worker can be a holder: of an item, if it has the whole list below the
@@ -391,9 +392,11 @@ func (m *Machine) onFetched(e InputFetched) {
 	}
 	w.waiting = nil
 	m.leave(w)
-	if len(waiting) == 0 || w.released || w.object.Item != 0 {
+	switch {
+	case w.rescued: // it was reported then
+	case len(waiting) == 0 || w.released || w.object.Item != 0:
 		m.do(Drop{Object: w.object})
-	} else {
+	default:
 		m.do(Gained{Object: w.object, Bytes: e.Bytes})
 	}
 	for _, a := range waiting {
@@ -401,6 +404,15 @@ func (m *Machine) onFetched(e InputFetched) {
 			m.advance(a)
 		}
 	}
+}
+
+// onRescued reports an object that a rescue has brought. If it is fetched as well, the end of the
+// fetch must not drop it.
+func (m *Machine) onRescued(e Rescued) {
+	if w := m.wanted[e.Object]; w != nil {
+		w.released, w.rescued = false, true
+	}
+	m.do(Gained{Object: e.Object, Bytes: e.Bytes})
 }
 
 func (m *Machine) onFetchFailed(e FetchFailed) {

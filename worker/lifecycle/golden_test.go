@@ -26,6 +26,7 @@ import (
 //	in-place-failed t1/a1 | waits 1 | too-large 1 | renewed
 //	leasing t1/a1 | leased t1/a1 granted for-now for-good lost not-held none (by input)
 //	fetched 1 t8/a2 | missing 1 t8/a2 | broken 1 t8/a2 | noroom-fetch 1 t8/a2 | fetch-ended 1
+//	rescued t8/a2
 //	short | called t1/a1
 //	ended t1/a1 moved=4096 | failed t1/a1 | died t1/a1 | returned t1/a1 | no-room t1/a1 100
 //	blocked t1/a1 | freed t1/a1 | unblocked t1/a1
@@ -207,6 +208,8 @@ func parse(t *testing.T, now *time.Time, f []string, assigned map[lifecycle.Ref]
 		return lifecycle.ReserveFailed{Reservation: lifecycle.ReservationID(number(t, arg(1))), Message: "slab is full"}
 	case "fetched":
 		return lifecycle.InputFetched{Fetch: lifecycle.FetchID(number(t, arg(1))), Object: object(t, arg(2)), Bytes: 100}
+	case "rescued":
+		return lifecycle.Rescued{Object: object(t, arg(1)), Bytes: 100}
 	case "missing", "broken", "noroom-fetch":
 		return lifecycle.FetchFailed{
 			Fetch: lifecycle.FetchID(number(t, arg(1))), Object: object(t, arg(2)),

@@ -324,6 +324,8 @@ func (m *Machine) Step(now time.Time, e Event) []Effect {
 		m.onRenewed()
 	case InputFetched:
 		m.onFetched(e)
+	case Rescued:
+		m.onRescued(e)
 	case FetchFailed:
 		m.onFetchFailed(e)
 	case FetchEnded:
@@ -460,11 +462,14 @@ func (m *Machine) onCancelled(e Cancelled) {
 }
 
 func (m *Machine) onReleased(e Released) {
-	if w := m.wanted[e.Object]; w != nil && w.fetch != nil {
-		// It arrives soon. The attempts that still wait for it get it, and it is dropped after the
-		// last of them.
-		w.released = true
-		return
+	if w := m.wanted[e.Object]; w != nil {
+		w.rescued = false
+		if w.fetch != nil {
+			// It arrives soon. The attempts that still wait for it get it, and it is dropped after
+			// the last of them.
+			w.released = true
+			return
+		}
 	}
 	m.do(Drop{Object: e.Object})
 }

@@ -552,6 +552,9 @@ func TestEachAttemptIsReportedOnce(t *testing.T) {
 				}
 			case 6:
 				w.step(lifecycle.Released{Object: lifecycle.Object{Task: ids.TaskID(rapid.IntRange(1000, 1006).Draw(t, "object")), Generation: 1}})
+				if rapid.Bool().Draw(t, "rescued") {
+					w.step(lifecycle.Rescued{Object: lifecycle.Object{Task: ids.TaskID(rapid.IntRange(1000, 1006).Draw(t, "object")), Generation: 1}})
+				}
 			case 7:
 				// Late and invented messages.
 				w.step(lifecycle.InputFetched{Fetch: 999, Object: lifecycle.Object{Task: 1000, Generation: 1}})

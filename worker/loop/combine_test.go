@@ -15,7 +15,6 @@ import (
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/worker/lifecycle"
 	"github.com/millrace/millrace/worker/native"
-	"github.com/millrace/millrace/worker/peers"
 	"github.com/millrace/millrace/worker/session"
 	"github.com/millrace/millrace/worker/workertest"
 )
@@ -32,7 +31,7 @@ func TestInlineStepsAndTheOwnerAlternate(t *testing.T) {
 	for d := range drivers {
 		all.Go(func() {
 			for i := range each {
-				x := peers.Gained{Object: ledger.ObjectID{Task: ids.TaskID(d), Generation: ids.Attempt(i)}}
+				x := gone{ledger.ObjectID{Task: ids.TaskID(d), Generation: ids.Attempt(i)}}
 				if i%3 == 0 {
 					w.post(x)
 				} else {
@@ -43,7 +42,7 @@ func TestInlineStepsAndTheOwnerAlternate(t *testing.T) {
 	}
 	all.Wait()
 	w.post(unmapped{peer: 1})
-	w.stepInline(peers.Gained{Object: ledger.ObjectID{Task: drivers}})
+	w.stepInline(gone{ledger.ObjectID{Task: drivers}})
 	next := [drivers + 1]uint32{}
 	for next[drivers] == 0 {
 		w.outbox.Wait(ctx)
@@ -66,7 +65,7 @@ func TestInlineStepsAndTheOwnerAlternate(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.outbox.Take() // the last message
-	w.stepInline(peers.Gained{})
+	w.stepInline(gone{})
 	if m := w.outbox.Take(); m != nil {
 		t.Errorf("a worker that has stopped said %v", m)
 	}

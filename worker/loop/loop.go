@@ -350,7 +350,7 @@ func (w *Worker) handle(x any) {
 	case reservationResult:
 		w.reservationTold(x)
 	case peers.Gained:
-		w.outbox.Object(reportOf(x.Object, x.Bytes, workerv1.ObjectEvent_OBJECT_EVENT_GAINED))
+		w.rescued(x)
 	case peers.Rescued:
 		if report := w.peers.Ended(x); report != nil {
 			w.outbox.Rescue(report)

@@ -2,6 +2,7 @@ package loop
 
 import (
 	"bytes"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/worker/lifecycle"
+	"github.com/millrace/millrace/worker/peers"
 	"github.com/millrace/millrace/worker/session"
 	"github.com/millrace/millrace/worker/store"
 )
@@ -111,7 +113,7 @@ func (w *Worker) scheduler(r *workerv1.SessionResponse) {
 	}
 	for _, order := range r.GetRescues() {
 		for _, x := range w.peers.Rescue(order) {
-			w.outbox.Object(reportOf(x.Object, x.Bytes, workerv1.ObjectEvent_OBJECT_EVENT_GAINED))
+			w.rescued(x)
 		}
 	}
 	if n := len(r.GetNextUses()); n > 0 {
@@ -160,6 +162,19 @@ func (w *Worker) dropFunctions(hashes [][]byte) {
 func hash32(b []byte) (h [32]byte) {
 	copy(h[:], b)
 	return h
+}
+
+// rescued passes a rescued object to the machine, which reports it. It may be gone by now: it came
+// by a fetch for which nobody waited any more. The scheduler is told that.
+func (w *Worker) rescued(x peers.Gained) {
+	if o, here := w.config.Store.Keep(x.Object); here {
+		w.step(lifecycle.Rescued{Object: lifecycle.Object(x.Object), Bytes: o.Bytes()})
+		return
+	}
+	w.outbox.Rescue(&workerv1.RescueReport{
+		WorkerId: uint32(x.Dead), Reason: fmt.Sprintf("object %s was dropped again before its rescue was reported", x.Object),
+		Failed: []*workerv1.Replica{{TaskId: uint64(x.Object.Task), Generation: uint32(x.Object.Generation)}},
+	})
 }
 
 // keep makes objects stay that were copied from other workers, and tells the scheduler which of

@@ -26,10 +26,10 @@ type Rescued struct {
 	reason string
 }
 
-// Gained says that an object was rescued and is here.
+// Gained says that an object was rescued from a dead peer and was here at that moment.
 type Gained struct {
 	Object ledger.ObjectID
-	Bytes  uint64
+	Dead   ids.WorkerID
 }
 
 func (Rescued) event() {}
@@ -44,8 +44,8 @@ func (p *Peers) Rescue(order *workerv1.Rescue) (here []Gained) {
 	var refs []transfer.Ref
 	for _, pb := range order.GetObjects() {
 		id := ledger.ObjectID{Task: ids.TaskID(pb.GetTaskId()), Generation: ids.Attempt(pb.GetGeneration())}
-		if o, has := p.config.Store.Lookup(id); has {
-			here = append(here, Gained{id, o.Bytes()})
+		if _, has := p.config.Store.Lookup(id); has {
+			here = append(here, Gained{id, peer.Worker})
 			continue
 		}
 		if !p.rescuing[id] {
@@ -176,7 +176,7 @@ func (r *rescuing) Done(index int, err error) {
 	o.here = true
 	r.copied++
 	r.bytes += stored.Bytes()
-	r.peers.config.Tell(Gained{o.id, stored.Bytes()}, false)
+	r.peers.config.Tell(Gained{o.id, r.peer}, false)
 }
 
 func (r *rescuing) fail(err error) {
