@@ -121,13 +121,21 @@ func (d *DrainInfo) equal(other *DrainInfo) bool {
 		d.StayingObjects == other.StayingObjects && d.StayingBytes == other.StayingBytes && slices.Equal(d.Staying, other.Staying)
 }
 
-// workerDraining begins the drain of a worker whose process was told to stop.
+// workerDraining begins the drain of a worker whose process was told to stop. A worker that may
+// leave already asks again if it has got an object since, by a rescue.
 func (m *Machine) workerDraining(ev WorkerDraining) {
 	w, known := m.tables.Worker(ev.Worker)
-	if d := m.drains[ev.Worker]; !known || w.State == WorkerStateDisconnected || d != nil && d.purpose == DrainStop {
+	if !known || w.State == WorkerStateDisconnected {
 		return
 	}
-	m.beginDrain(w, drainOrder{purpose: DrainStop, reason: "its process was told to stop", since: m.now})
+	order := drainOrder{purpose: DrainStop, reason: "its process was told to stop", since: m.now}
+	if d := m.drains[ev.Worker]; d != nil && d.purpose == DrainStop {
+		if !d.announced {
+			return
+		}
+		order = d.drainOrder
+	}
+	m.beginDrain(w, order)
 }
 
 // drainOrdered begins the drains that an operator orders, all or none.

@@ -176,7 +176,7 @@ func (w *Worker) settleQuietly() {
 	if w.renewing != nil {
 		w.renewed()
 	}
-	if w.asked && w.machine.Len() == 0 && w.lending == 0 && w.stopped == nil && w.mayLeave() {
+	if w.asked && w.machine.Len() == 0 && w.lending == 0 && !w.peers.Rescuing() && w.stopped == nil && w.mayLeave() {
 		w.leave("drained")
 	}
 	w.config.Native.Load(w.machine.Len() > 0, w.machine.FreeSlots())

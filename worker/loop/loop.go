@@ -318,7 +318,7 @@ func (w *Worker) handle(x any) {
 		}
 	case session.Alone:
 		w.step(lifecycle.Disconnected{})
-		if w.asked && x.Since >= lifecycle.AloneGrace && w.machine.Len() == 0 && w.stopped == nil {
+		if w.asked && x.Since >= lifecycle.AloneGrace && w.machine.Len() == 0 && !w.peers.Rescuing() && w.stopped == nil {
 			w.leave("the scheduler is away, and nothing runs")
 		}
 	case []*native.Run:

@@ -169,6 +169,10 @@ func hash32(b []byte) (h [32]byte) {
 func (w *Worker) rescued(x peers.Gained) {
 	if o, here := w.config.Store.Keep(x.Object); here {
 		w.step(lifecycle.Rescued{Object: lifecycle.Object(x.Object), Bytes: o.Bytes()})
+		if w.asked && w.drained {
+			w.drained = false // the scheduler has agreed before it knew of this object
+			w.outbox.Drain()
+		}
 		return
 	}
 	w.outbox.Rescue(&workerv1.RescueReport{
