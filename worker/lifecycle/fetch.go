@@ -199,9 +199,9 @@ func (m *Machine) onInputLost(now time.Time, e InputLost) {
 	}}})
 }
 
-// mayLose says whether the loss of an input concerns an attempt. An object that is still missing may
-// be lost: it has arrived, and was moved out of the slab for other requests, before its arrival was
-// told.
+// mayLose says whether the loss of an input concerns an attempt. An object that is still missing
+// may be lost: it has arrived, and was moved out of the slab for other requests, before its arrival
+// was told.
 func (a *attempt) mayLose(e InputLost) bool {
 	if e.Reservation != 0 && (a.reservation == nil || a.reservation.id != e.Reservation) {
 		return false // the attempt has given that reservation up

@@ -22,7 +22,8 @@ import (
 //	admitted t1/a1 in=t9/a1:pinned (some of its inputs)
 //	made t8/a2 | made t8/a2 value | never-made t8/a2
 //	asked t1/a1 p2 | asked t1/a1 p2 here | unasked t1/a1 p2 | left p2 | beat 3s
-//	reserved 1 | loading 1 | loaded 1 | lost t1/a1 t9/a1 1 (the reservation may be left out) | away t1/a1 | refused 1
+//	reserved 1 | loading 1 | loaded 1 | lost t1/a1 t9/a1 1 (or no reservation) | away t1/a1
+//	refused 1
 //	in-place-failed t1/a1 | waits 1 | too-large 1 | renewed
 //	leasing t1/a1 | leased t1/a1 granted for-now for-good lost not-held none (by input)
 //	fetched 1 t8/a2 | missing 1 t8/a2 | broken 1 t8/a2 | noroom-fetch 1 t8/a2 | fetch-ended 1

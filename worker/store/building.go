@@ -20,8 +20,8 @@ func (s *Store) Rebuild(r ledger.ReservationID, id ledger.ObjectID) {
 	s.mu.Unlock()
 }
 
-// Restore makes an object readable again that was dropped while it was pinned, so that its bytes are
-// here. It does nothing to any other object, and says so. The object does not count as Copied.
+// Restore makes an object readable again that was dropped while it was pinned, so that its bytes
+// are here. It does nothing to any other object, and says so. The object does not count as Copied.
 func (s *Store) Restore(id ledger.ObjectID) (restored bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
