@@ -63,14 +63,23 @@ func waitForEnd(t *testing.T, pid int) {
 	t.Errorf("%d is still there", pid)
 }
 
+// waitForProgram waits until a program that a task has left behind is seen. Without that, a test of
+// its end tests nothing. A process has no environment for a moment while it starts a program.
+func (p *pools) waitForProgram(t *testing.T, pid int) {
+	t.Helper()
+	for limit := time.Now().Add(workertest.EventTimeout); !slices.Contains(p.processes(), pid); time.Sleep(time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatalf("the program %d, which a task has left behind, was ended before its executor", pid)
+		}
+	}
+}
+
 func TestNothingOutlivesAnExecutor(t *testing.T) {
 	p := newLeaving(t)
 	first := p.pid(t)
 	left := int(p.call(t, "python", "leaves:stays").GetIntValue())
 	p.call(t, "python", "leaves:children")
-	if !slices.Contains(p.processes(), left) {
-		t.Fatal("the program does not outlive its task: this tests nothing")
-	}
+	p.waitForProgram(t, left)
 	p.end(t, first)
 	// The next process begins when all processes that the previous one left behind have ended.
 	if now := p.pid(t); now == first {
@@ -89,7 +98,5 @@ func TestOrphansOfALivingExecutorAreReapedAndNotKilled(t *testing.T) {
 	stays := int(p.call(t, "python", "leaves:stays").GetIntValue())
 	waitForEnd(t, int(p.call(t, "python", "leaves:ends").GetIntValue()))
 	p.call(t, "echo", "upper", "x")
-	if !slices.Contains(p.processes(), stays) {
-		t.Error("a program that a task has left behind was ended before its executor")
-	}
+	p.waitForProgram(t, stays)
 }
