@@ -461,7 +461,7 @@ pythons: .venv/.stamp
 # buf comes as a program in a Python package: to compile it takes a minute of processor time.
 $(TOOLS)/buf: .tools/venv-gen/.stamp
 	@mkdir -p $(TOOLS)
-	@cp -f .tools/venv-gen/bin/buf $@
+	@rm -f $@ && cp .tools/venv-gen/bin/buf $@
 $(TOOLS)/protoc-gen-go: tools/go.mod tools/go.sum | bootstrap
 	cd tools && $(GOTOOL) -o ../$@ google.golang.org/protobuf/cmd/protoc-gen-go
 	@touch $@
