@@ -30,6 +30,7 @@ import (
 	"github.com/millrace/millrace/server/rpc"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
+	"github.com/millrace/millrace/server/templates"
 	"github.com/millrace/millrace/server/web"
 )
 
@@ -85,6 +86,8 @@ type Config struct {
 	InlineResultBytes uint32
 	// SubmissionBytes bounds one submission. 0: 1 GiB.
 	SubmissionBytes int64
+	// Templates bounds the templates of graphs that are kept. Zero: see rpc.Config.
+	Templates templates.Limits
 	// Journal is the directory in which the scheduler keeps what it has accepted; nil: nowhere. Its
 	// owner closes it after Run.
 	Journal journal.Files
@@ -162,7 +165,7 @@ func New(config Config) (*Server, error) {
 	var err error
 	calls := rpc.Config{
 		Tokens: tokens, Credentials: config.Credentials, Log: config.Log, Metrics: metrics, Version: version.String(),
-		SubmissionBytes: config.SubmissionBytes, OwnLog: lines.Last, Alarms: s.watch.Alarms,
+		SubmissionBytes: config.SubmissionBytes, Templates: config.Templates, OwnLog: lines.Last, Alarms: s.watch.Alarms,
 		Report: func(ctx context.Context, r *pb.GetReportRequest) ([]byte, error) { return s.site.Report(ctx, r) },
 	}
 	if config.Traces != nil {

@@ -103,7 +103,6 @@ func (v validation) check(ctx context.Context, message any) error {
 // protos only compare durations, and accept {seconds: 1, nanos: -5}.
 func badDuration(message any) string {
 	bad := func(d *durationpb.Duration) bool { return d != nil && d.CheckValid() != nil }
-	var options []*pb.TaskOptions
 	var header *pb.SubmitHeader
 	switch m := message.(type) {
 	case *pb.OpenClientRequest:
@@ -115,11 +114,25 @@ func badDuration(message any) string {
 			return "wait"
 		}
 	case *pb.SubmitRequest:
-		options, header = m.GetOptions(), m.GetHeader()
+		header = m.GetHeader()
+		for i, t := range m.GetTemplates() {
+			if field := badOptions(t.GetOptions()); field != "" {
+				return fmt.Sprintf("templates[%d].%s", i, field)
+			}
+		}
+		if field := badOptions(m.GetOptions()); field != "" {
+			return field
+		}
 	}
 	if bad(header.GetRetention()) {
 		return "header.retention"
 	}
+	return ""
+}
+
+// badOptions is badDuration for a table of options.
+func badOptions(options []*pb.TaskOptions) string {
+	bad := func(d *durationpb.Duration) bool { return d != nil && d.CheckValid() != nil }
 	for i, o := range options {
 		switch {
 		case bad(o.GetTimeout()):

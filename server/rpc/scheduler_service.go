@@ -105,15 +105,18 @@ func (s *schedulerService) Submit(stream grpc.ClientStreamingServer[pb.SubmitReq
 		if err := whole.add(part); err != nil {
 			return err
 		}
+		if hasTemplates(part) {
+			more, err := s.addTemplates(stream.Context(), whole, part, bytes)
+			bytes += more
+			if err != nil {
+				return err
+			}
+		}
 	}
 	if whole.result.Graph.Namespace == "" {
 		whole.begin(nil) // Not even one chunk arrived.
 	}
-	submission, err := whole.end()
-	if err != nil {
-		return err
-	}
-	answer, err := s.submit(stream.Context(), submission)
+	answer, err := s.submit(stream.Context(), whole)
 	if err != nil {
 		return err
 	}
@@ -126,19 +129,32 @@ func (s *schedulerService) SubmitBatch(ctx context.Context, r *pb.SubmitRequest)
 	if err := whole.add(r); err != nil {
 		return nil, err
 	}
+	if hasTemplates(r) {
+		bytes, err := s.addTemplates(ctx, whole, r, 0)
+		defer s.submitting.Add(-bytes)
+		if err != nil {
+			return nil, err
+		}
+	}
+	return s.submit(ctx, whole)
+}
+
+func (s *schedulerService) submit(ctx context.Context, whole *submission) (*pb.SubmitResponse, error) {
+	if answer := whole.early(); answer != nil {
+		return answer, nil
+	}
 	submission, err := whole.end()
 	if err != nil {
 		return nil, err
 	}
-	return s.submit(ctx, submission)
-}
-
-func (s *schedulerService) submit(ctx context.Context, submission schedapi.Submission) (*pb.SubmitResponse, error) {
 	arrived := time.Time{}
 	if s.config.Traces != nil {
 		arrived = time.Now()
 	}
 	accepted, err := s.scheduler.Submit(ctx, submission)
+	if err == nil && len(accepted.MissingFunctions) > 0 && whole.bring(&submission, accepted.MissingFunctions) {
+		accepted, err = s.scheduler.Submit(ctx, submission)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -147,9 +163,10 @@ func (s *schedulerService) submit(ctx context.Context, submission schedapi.Submi
 		s.config.Traces.Submitted(accepted.Graph, &submission.Graph, arrived, header("traceparent"), header("tracestate"))
 	}
 	return &pb.SubmitResponse{
-		GraphId: uint64(accepted.Graph), TaskIds: convertAll(accepted.Tasks, number[uint64, ids.TaskID]),
+		GraphId: uint64(accepted.Graph), TaskIds: convertAll(whole.listed(accepted.Tasks), number[uint64, ids.TaskID]),
 		JoinedTasks: accepted.Joined, Revision: accepted.Revision, MissingFunctions: hashesTo(accepted.MissingFunctions),
-		FailedTaskIds: convertAll(accepted.Failed, number[uint64, ids.TaskID]),
+		FailedTaskIds: convertAll(accepted.Failed, number[uint64, ids.TaskID]), TemplateHashes: whole.hashes(),
+		InstanceTaskIds: whole.ranges(accepted.Tasks),
 	}, nil
 }
 

@@ -1,8 +1,8 @@
 // Package rpc is an Adapter: it serves the scheduler's API over gRPC.
 //
 // Messages are converted to the scheduler's own types, and back, in convert.go. Long messages have
-// files of their own: submission.go, dataset.go, gpu.go, and session_message.go for the messages to
-// a worker. Only errors.go converts errors to statuses.
+// files of their own: submission.go, dataset.go, gpu.go, template.go, and session_message.go for
+// the messages to a worker. Only errors.go converts errors to statuses.
 package rpc
 
 import (
@@ -35,6 +35,7 @@ import (
 	"github.com/millrace/millrace/server/alarms"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
+	"github.com/millrace/millrace/server/templates"
 )
 
 const (
@@ -67,6 +68,9 @@ type Config struct {
 	Version string
 	// SubmissionBytes bounds one submission; 0: 1 GiB.
 	SubmissionBytes int64
+	// Templates bounds the templates that are kept; zero: 1,000 and 64 MiB for each namespace, 256
+	// MiB in all.
+	Templates templates.Limits
 	// OwnLog returns the last lines of the scheduler's log, at most limit; 0 means all.
 	// Nil: there is none.
 	OwnLog func(limit int) []*pb.LogLine
@@ -98,6 +102,8 @@ type Server struct {
 	submitting atomic.Int64
 	inProcess  *inProcess
 	gate       admission.Check
+	validator  protovalidate.Validator
+	templates  templateStore
 }
 
 // New returns a server that answers calls once Serve is called.
@@ -116,7 +122,8 @@ func New(config Config, scheduler schedapi.Scheduler) (*Server, error) {
 			return nil, err
 		}
 	}
-	s := &Server{config: config, scheduler: scheduler, health: health.NewServer(), inProcess: newInProcess()}
+	s := &Server{config: config, scheduler: scheduler, health: health.NewServer(), inProcess: newInProcess(), validator: validator}
+	s.templates.kept = templates.New(cmp.Or(config.Templates, defaultTemplates))
 	unary, stream := interceptors(config, validation{validator, scheduler.OwnerOf}, metrics)
 	options := []grpc.ServerOption{
 		unary, stream,

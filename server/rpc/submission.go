@@ -24,6 +24,10 @@ type submission struct {
 	named map[string]uint32
 	// used reports for each of the machine's ops whether a task refers to it.
 	used []bool
+	// holes is the number of holes in arguments, if this is the content of a template.
+	holes uint32
+	// templated is the part that templates have; nil: none has come yet.
+	templated *templated
 }
 
 func newSubmission(native []string) *submission {
@@ -72,6 +76,20 @@ func chunkBytes(part *pb.SubmitRequest) int64 {
 		}
 		for _, input := range task.GetInputs() {
 			bytes += itemBytes/4 + len(input)
+		}
+	}
+	for _, t := range part.GetTemplates() {
+		bytes += proto.Size(t)
+	}
+	for _, t := range part.GetPackedTemplates() {
+		bytes += len(t)
+	}
+	for _, g := range part.GetTemplateInstances() {
+		for _, in := range g.GetInstances() {
+			bytes += taskBytes + len(in.GetKey())
+			for _, v := range in.GetPackedValues() {
+				bytes += itemBytes/4 + len(v)
+			}
 		}
 	}
 	return int64(bytes)
@@ -131,6 +149,9 @@ func (s *submission) add(part *pb.SubmitRequest) error {
 // submission without a client or graph is refused: it would create a detached graph that stays for
 // an hour.
 func (s *submission) end() (schedapi.Submission, error) {
+	if err := s.expand(); err != nil {
+		return s.result, err
+	}
 	if g := &s.result.Graph; len(g.Tasks) == 0 && g.Client == 0 && g.Graph == 0 {
 		return s.result, invalid("tasks", "there are none: submit one at least")
 	}
@@ -182,8 +203,8 @@ func (s *submission) task(task *pb.TaskSpec) (sched.TaskSpec, error) {
 			task.GetOptionsIndex(), len(s.result.Graph.Options))
 	}
 	if typed := task.GetArguments(); typed != nil {
-		if input, bad := badInput(typed, uint32(len(task.GetInputs()))); bad {
-			return spec, where("arguments", "it refers to input %d, but the task has %d inputs (counted from 0)", input, len(task.GetInputs()))
+		if bad := (references{uint32(len(task.GetInputs())), s.holes}).badArguments(typed); bad != "" {
+			return spec, where("arguments", "%s", bad)
 		}
 		packed, err := proto.MarshalOptions{Deterministic: true}.Marshal(typed)
 		if err != nil {

@@ -120,7 +120,8 @@ func (x *SubmitHeader) GetRetention() *durationpb.Duration {
 	return nil
 }
 
-// SubmitRequest is a whole submission (SubmitBatch), or one chunk of it (Submit).
+// SubmitRequest is a whole submission (SubmitBatch), or one chunk of it (Submit). A submission that
+// contains templates and nothing else only defines them.
 type SubmitRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Description of the submission as a whole. In a stream, only the first chunk has it. Absent: a
@@ -135,9 +136,15 @@ type SubmitRequest struct {
 	// over all chunks.
 	Options []*TaskOptions `protobuf:"bytes,4,rep,name=options,proto3" json:"options,omitempty"`
 	// Tasks, in any order; at most 100,000 in one message.
-	Tasks         []*TaskSpec `protobuf:"bytes,5,rep,name=tasks,proto3" json:"tasks,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Tasks []*TaskSpec `protobuf:"bytes,5,rep,name=tasks,proto3" json:"tasks,omitempty"`
+	// Templates, defined for this and later submissions in the namespace. See Template.
+	Templates []*Template `protobuf:"bytes,6,rep,name=templates,proto3" json:"templates,omitempty"`
+	// More templates, each serialised by the client.
+	PackedTemplates [][]byte `protobuf:"bytes,7,rep,name=packed_templates,json=packedTemplates,proto3" json:"packed_templates,omitempty"`
+	// Instances of templates. Their tasks come after all `tasks` of the submission.
+	TemplateInstances []*TemplateInstances `protobuf:"bytes,8,rep,name=template_instances,json=templateInstances,proto3" json:"template_instances,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *SubmitRequest) Reset() {
@@ -205,12 +212,339 @@ func (x *SubmitRequest) GetTasks() []*TaskSpec {
 	return nil
 }
 
+func (x *SubmitRequest) GetTemplates() []*Template {
+	if x != nil {
+		return x.Templates
+	}
+	return nil
+}
+
+func (x *SubmitRequest) GetPackedTemplates() [][]byte {
+	if x != nil {
+		return x.PackedTemplates
+	}
+	return nil
+}
+
+func (x *SubmitRequest) GetTemplateInstances() []*TemplateInstances {
+	if x != nil {
+		return x.TemplateInstances
+	}
+	return nil
+}
+
+// Template is a graph with holes. Its instances make the same tasks as a submission that contains
+// the tasks themselves, but an instance is as short as the values of its holes. Errors are the
+// same, too.
+//
+// A template is named by its hash: the SHA-256 of its serialised form. The scheduler keeps the
+// templates that were used last, at most 1,000 and 64 MiB for each namespace, and 256 MiB in all.
+// It forgets them when it restarts. If it does not know a template that a submission uses, it
+// accepts nothing and answers SubmitResponse.missing_templates.
+type Template struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Ops, to which `tasks` refer by index.
+	Ops []*Op `protobuf:"bytes,1,rep,name=ops,proto3" json:"ops,omitempty"`
+	// The pickled functions of `ops`. May be left out; then a submission that uses the template must
+	// contain those that the scheduler does not have.
+	Functions []*Function `protobuf:"bytes,2,rep,name=functions,proto3" json:"functions,omitempty"`
+	// Options, to which `tasks` refer by index, counted from 1.
+	Options []*TaskOptions `protobuf:"bytes,3,rep,name=options,proto3" json:"options,omitempty"`
+	// Tasks. The key of a task is the end of its key in each instance. Its inputs are keys of tasks
+	// in the template and names of `inputs`. Its `arguments` may refer to `values` by `Value.hole`;
+	// `packed_arguments` are passed on unread and can have no holes.
+	Tasks []*TaskSpec `protobuf:"bytes,4,rep,name=tasks,proto3" json:"tasks,omitempty"`
+	// The holes in arguments.
+	Values []*TemplateValue `protobuf:"bytes,5,rep,name=values,proto3" json:"values,omitempty"`
+	// The holes for inputs, by name: tasks outside of the template. No task of the template has the
+	// same key.
+	Inputs        []string `protobuf:"bytes,6,rep,name=inputs,proto3" json:"inputs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Template) Reset() {
+	*x = Template{}
+	mi := &file_millrace_v1_submission_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Template) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Template) ProtoMessage() {}
+
+func (x *Template) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_submission_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Template.ProtoReflect.Descriptor instead.
+func (*Template) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_submission_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Template) GetOps() []*Op {
+	if x != nil {
+		return x.Ops
+	}
+	return nil
+}
+
+func (x *Template) GetFunctions() []*Function {
+	if x != nil {
+		return x.Functions
+	}
+	return nil
+}
+
+func (x *Template) GetOptions() []*TaskOptions {
+	if x != nil {
+		return x.Options
+	}
+	return nil
+}
+
+func (x *Template) GetTasks() []*TaskSpec {
+	if x != nil {
+		return x.Tasks
+	}
+	return nil
+}
+
+func (x *Template) GetValues() []*TemplateValue {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
+func (x *Template) GetInputs() []string {
+	if x != nil {
+		return x.Inputs
+	}
+	return nil
+}
+
+// TemplateValue is a hole in arguments. Each instance gives its value.
+type TemplateValue struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name, for people: errors contain it.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Type of its values. Not set: all types.
+	Type          ValueType `protobuf:"varint,2,opt,name=type,proto3,enum=millrace.v1.ValueType" json:"type,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TemplateValue) Reset() {
+	*x = TemplateValue{}
+	mi := &file_millrace_v1_submission_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TemplateValue) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TemplateValue) ProtoMessage() {}
+
+func (x *TemplateValue) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_submission_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TemplateValue.ProtoReflect.Descriptor instead.
+func (*TemplateValue) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_submission_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *TemplateValue) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *TemplateValue) GetType() ValueType {
+	if x != nil {
+		return x.Type
+	}
+	return ValueType_VALUE_TYPE_UNSPECIFIED
+}
+
+// TemplateInstances are instances of one template.
+type TemplateInstances struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Hash of the template, 32 bytes.
+	TemplateHash []byte `protobuf:"bytes,1,opt,name=template_hash,json=templateHash,proto3" json:"template_hash,omitempty"`
+	// Index into the `templates` of the submission so far, counted from 0.
+	TemplateIndex *uint32 `protobuf:"varint,2,opt,name=template_index,json=templateIndex,proto3,oneof" json:"template_index,omitempty"`
+	// The beginning of the keys of all tasks in `instances`.
+	KeyPrefix string `protobuf:"bytes,3,opt,name=key_prefix,json=keyPrefix,proto3" json:"key_prefix,omitempty"`
+	// The instances.
+	Instances     []*TemplateInstance `protobuf:"bytes,4,rep,name=instances,proto3" json:"instances,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TemplateInstances) Reset() {
+	*x = TemplateInstances{}
+	mi := &file_millrace_v1_submission_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TemplateInstances) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TemplateInstances) ProtoMessage() {}
+
+func (x *TemplateInstances) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_submission_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TemplateInstances.ProtoReflect.Descriptor instead.
+func (*TemplateInstances) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_submission_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *TemplateInstances) GetTemplateHash() []byte {
+	if x != nil {
+		return x.TemplateHash
+	}
+	return nil
+}
+
+func (x *TemplateInstances) GetTemplateIndex() uint32 {
+	if x != nil && x.TemplateIndex != nil {
+		return *x.TemplateIndex
+	}
+	return 0
+}
+
+func (x *TemplateInstances) GetKeyPrefix() string {
+	if x != nil {
+		return x.KeyPrefix
+	}
+	return ""
+}
+
+func (x *TemplateInstances) GetInstances() []*TemplateInstance {
+	if x != nil {
+		return x.Instances
+	}
+	return nil
+}
+
+// TemplateInstance is one instance of a template. Either `values` or `packed_values` is set, or
+// none of both.
+type TemplateInstance struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The key of a task is made of `TemplateInstances.key_prefix`, this, and its key in the template.
+	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// The values of the holes in arguments, in the order of `Template.values`.
+	Values []*Value `protobuf:"bytes,2,rep,name=values,proto3" json:"values,omitempty"`
+	// The same values, each serialised by the client. The scheduler passes them on unread, except for
+	// the type.
+	PackedValues [][]byte `protobuf:"bytes,3,rep,name=packed_values,json=packedValues,proto3" json:"packed_values,omitempty"`
+	// Keys of the tasks in the holes for inputs, in the order of `Template.inputs`.
+	Inputs        []string `protobuf:"bytes,4,rep,name=inputs,proto3" json:"inputs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TemplateInstance) Reset() {
+	*x = TemplateInstance{}
+	mi := &file_millrace_v1_submission_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TemplateInstance) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TemplateInstance) ProtoMessage() {}
+
+func (x *TemplateInstance) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_submission_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TemplateInstance.ProtoReflect.Descriptor instead.
+func (*TemplateInstance) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_submission_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *TemplateInstance) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *TemplateInstance) GetValues() []*Value {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
+func (x *TemplateInstance) GetPackedValues() [][]byte {
+	if x != nil {
+		return x.PackedValues
+	}
+	return nil
+}
+
+func (x *TemplateInstance) GetInputs() []string {
+	if x != nil {
+		return x.Inputs
+	}
+	return nil
+}
+
 // SubmitResponse acknowledges a submission.
 type SubmitResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The graph.
 	GraphId uint64 `protobuf:"varint,1,opt,name=graph_id,json=graphId,proto3" json:"graph_id,omitempty"`
-	// Task numbers, in the order of the tasks in the submission.
+	// Task numbers: first those of `SubmitRequest.tasks`, then of each instance of a template those
+	// of the tasks with `TaskSpec.hold`, both in the order of the submission.
 	TaskIds []uint64 `protobuf:"varint,2,rep,packed,name=task_ids,json=taskIds,proto3" json:"task_ids,omitempty"`
 	// Number of these tasks that were known already, under the same key.
 	JoinedTasks uint64 `protobuf:"varint,3,opt,name=joined_tasks,json=joinedTasks,proto3" json:"joined_tasks,omitempty"`
@@ -224,13 +558,20 @@ type SubmitResponse struct {
 	// holds them. Their old failure is the answer. RetryTasks runs them again; so does a submission
 	// after all clients have released them.
 	FailedTaskIds []uint64 `protobuf:"varint,6,rep,packed,name=failed_task_ids,json=failedTaskIds,proto3" json:"failed_task_ids,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// Hashes of `SubmitRequest.templates`, in the order of the submission.
+	TemplateHashes [][]byte `protobuf:"bytes,7,rep,name=template_hashes,json=templateHashes,proto3" json:"template_hashes,omitempty"`
+	// Hashes of templates that the scheduler does not know. If there are any, nothing was accepted.
+	// Submit again, with the templates and the same request_id.
+	MissingTemplates [][]byte `protobuf:"bytes,8,rep,name=missing_templates,json=missingTemplates,proto3" json:"missing_templates,omitempty"`
+	// Numbers of all tasks of instances, in the order of the submission.
+	InstanceTaskIds []*TaskIdRange `protobuf:"bytes,9,rep,name=instance_task_ids,json=instanceTaskIds,proto3" json:"instance_task_ids,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *SubmitResponse) Reset() {
 	*x = SubmitResponse{}
-	mi := &file_millrace_v1_submission_proto_msgTypes[2]
+	mi := &file_millrace_v1_submission_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -242,7 +583,7 @@ func (x *SubmitResponse) String() string {
 func (*SubmitResponse) ProtoMessage() {}
 
 func (x *SubmitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_submission_proto_msgTypes[2]
+	mi := &file_millrace_v1_submission_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -255,7 +596,7 @@ func (x *SubmitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitResponse.ProtoReflect.Descriptor instead.
 func (*SubmitResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_submission_proto_rawDescGZIP(), []int{2}
+	return file_millrace_v1_submission_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *SubmitResponse) GetGraphId() uint64 {
@@ -300,11 +641,87 @@ func (x *SubmitResponse) GetFailedTaskIds() []uint64 {
 	return nil
 }
 
+func (x *SubmitResponse) GetTemplateHashes() [][]byte {
+	if x != nil {
+		return x.TemplateHashes
+	}
+	return nil
+}
+
+func (x *SubmitResponse) GetMissingTemplates() [][]byte {
+	if x != nil {
+		return x.MissingTemplates
+	}
+	return nil
+}
+
+func (x *SubmitResponse) GetInstanceTaskIds() []*TaskIdRange {
+	if x != nil {
+		return x.InstanceTaskIds
+	}
+	return nil
+}
+
+// TaskIdRange are consecutive task numbers.
+type TaskIdRange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The first number.
+	First uint64 `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"`
+	// How many there are.
+	Count         uint64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskIdRange) Reset() {
+	*x = TaskIdRange{}
+	mi := &file_millrace_v1_submission_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskIdRange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskIdRange) ProtoMessage() {}
+
+func (x *TaskIdRange) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_submission_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskIdRange.ProtoReflect.Descriptor instead.
+func (*TaskIdRange) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_submission_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *TaskIdRange) GetFirst() uint64 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *TaskIdRange) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
 var File_millrace_v1_submission_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_submission_proto_rawDesc = "" +
 	"\n" +
-	"\x1cmillrace/v1/submission.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x16millrace/v1/task.proto\"\x91\x02\n" +
+	"\x1cmillrace/v1/submission.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x16millrace/v1/task.proto\x1a\x17millrace/v1/value.proto\"\x91\x02\n" +
 	"\fSubmitHeader\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\x04R\bclientId\x12\x19\n" +
 	"\bgraph_id\x18\x02 \x01(\x04R\agraphId\x12\x1c\n" +
@@ -312,7 +729,7 @@ const file_millrace_v1_submission_proto_rawDesc = "" +
 	"\tnamespace\x18\x04 \x01(\tB\x1a\xbaH\x17r\x15\x18@2\x11^[a-zA-Z0-9._-]*$R\tnamespace\x12'\n" +
 	"\n" +
 	"request_id\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\trequestId\x12H\n" +
-	"\tretention\x18\x06 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x05\b\x80\x9a\x9e\x01*\x00R\tretention\"\xaa\x02\n" +
+	"\tretention\x18\x06 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x05\b\x80\x9a\x9e\x01*\x00R\tretention\"\xfb\x03\n" +
 	"\rSubmitRequest\x121\n" +
 	"\x06header\x18\x01 \x01(\v2\x19.millrace.v1.SubmitHeaderR\x06header\x12-\n" +
 	"\x03ops\x18\x02 \x03(\v2\x0f.millrace.v1.OpB\n" +
@@ -321,14 +738,50 @@ const file_millrace_v1_submission_proto_rawDesc = "" +
 	"\aoptions\x18\x04 \x03(\v2\x18.millrace.v1.TaskOptionsB\n" +
 	"\xbaH\a\x92\x01\x04\x10\xa0\x8d\x06R\aoptions\x127\n" +
 	"\x05tasks\x18\x05 \x03(\v2\x15.millrace.v1.TaskSpecB\n" +
-	"\xbaH\a\x92\x01\x04\x10\xa0\x8d\x06R\x05tasks\"\xda\x01\n" +
+	"\xbaH\a\x92\x01\x04\x10\xa0\x8d\x06R\x05tasks\x12>\n" +
+	"\ttemplates\x18\x06 \x03(\v2\x15.millrace.v1.TemplateB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\ttemplates\x124\n" +
+	"\x10packed_templates\x18\a \x03(\fB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\x0fpackedTemplates\x12Y\n" +
+	"\x12template_instances\x18\b \x03(\v2\x1e.millrace.v1.TemplateInstancesB\n" +
+	"\xbaH\a\x92\x01\x04\x10\xa0\x8d\x06R\x11templateInstances\"\xdf\x02\n" +
+	"\bTemplate\x12-\n" +
+	"\x03ops\x18\x01 \x03(\v2\x0f.millrace.v1.OpB\n" +
+	"\xbaH\a\x92\x01\x04\x10\xa0\x8d\x06R\x03ops\x12>\n" +
+	"\tfunctions\x18\x02 \x03(\v2\x15.millrace.v1.FunctionB\t\xbaH\x06\x92\x01\x03\x10\x90NR\tfunctions\x12>\n" +
+	"\aoptions\x18\x03 \x03(\v2\x18.millrace.v1.TaskOptionsB\n" +
+	"\xbaH\a\x92\x01\x04\x10\xa0\x8d\x06R\aoptions\x129\n" +
+	"\x05tasks\x18\x04 \x03(\v2\x15.millrace.v1.TaskSpecB\f\xbaH\t\x92\x01\x06\b\x01\x10\xa0\x8d\x06R\x05tasks\x12=\n" +
+	"\x06values\x18\x05 \x03(\v2\x1a.millrace.v1.TemplateValueB\t\xbaH\x06\x92\x01\x03\x10\x90NR\x06values\x12*\n" +
+	"\x06inputs\x18\x06 \x03(\tB\x12\xbaH\x0f\x92\x01\f\x10\x90N\"\ar\x05\x10\x01\x18\x80\bR\x06inputs\"c\n" +
+	"\rTemplateValue\x12\x1c\n" +
+	"\x04name\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\x04name\x124\n" +
+	"\x04type\x18\x02 \x01(\x0e2\x16.millrace.v1.ValueTypeB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04type\"\x9c\x02\n" +
+	"\x11TemplateInstances\x12,\n" +
+	"\rtemplate_hash\x18\x01 \x01(\fB\a\xbaH\x04z\x02\x18 R\ftemplateHash\x12*\n" +
+	"\x0etemplate_index\x18\x02 \x01(\rH\x00R\rtemplateIndex\x88\x01\x01\x12'\n" +
+	"\n" +
+	"key_prefix\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\tkeyPrefix\x12I\n" +
+	"\tinstances\x18\x04 \x03(\v2\x1d.millrace.v1.TemplateInstanceB\f\xbaH\t\x92\x01\x06\b\x01\x10\xa0\x8d\x06R\tinstances:&\xbaH#\"!\n" +
+	"\rtemplate_hash\n" +
+	"\x0etemplate_index\x10\x01B\x11\n" +
+	"\x0f_template_index\"\xc1\x01\n" +
+	"\x10TemplateInstance\x12\x1a\n" +
+	"\x03key\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03key\x125\n" +
+	"\x06values\x18\x02 \x03(\v2\x12.millrace.v1.ValueB\t\xbaH\x06\x92\x01\x03\x10\x90NR\x06values\x12.\n" +
+	"\rpacked_values\x18\x03 \x03(\fB\t\xbaH\x06\x92\x01\x03\x10\x90NR\fpackedValues\x12*\n" +
+	"\x06inputs\x18\x04 \x03(\tB\x12\xbaH\x0f\x92\x01\f\x10\x90N\"\ar\x05\x10\x01\x18\x80\bR\x06inputs\"\xf6\x02\n" +
 	"\x0eSubmitResponse\x12\x19\n" +
 	"\bgraph_id\x18\x01 \x01(\x04R\agraphId\x12\x19\n" +
 	"\btask_ids\x18\x02 \x03(\x04R\ataskIds\x12!\n" +
 	"\fjoined_tasks\x18\x03 \x01(\x04R\vjoinedTasks\x12\x1a\n" +
 	"\brevision\x18\x04 \x01(\x04R\brevision\x12+\n" +
 	"\x11missing_functions\x18\x05 \x03(\fR\x10missingFunctions\x12&\n" +
-	"\x0ffailed_task_ids\x18\x06 \x03(\x04R\rfailedTaskIdsB\xab\x01\n" +
+	"\x0ffailed_task_ids\x18\x06 \x03(\x04R\rfailedTaskIds\x12'\n" +
+	"\x0ftemplate_hashes\x18\a \x03(\fR\x0etemplateHashes\x12+\n" +
+	"\x11missing_templates\x18\b \x03(\fR\x10missingTemplates\x12D\n" +
+	"\x11instance_task_ids\x18\t \x03(\v2\x18.millrace.v1.TaskIdRangeR\x0finstanceTaskIds\"9\n" +
+	"\vTaskIdRange\x12\x14\n" +
+	"\x05first\x18\x01 \x01(\x04R\x05first\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\x04R\x05countB\xab\x01\n" +
 	"\x0fdev.millrace.v1B\x0fSubmissionProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
 
 var (
@@ -343,29 +796,47 @@ func file_millrace_v1_submission_proto_rawDescGZIP() []byte {
 	return file_millrace_v1_submission_proto_rawDescData
 }
 
-var file_millrace_v1_submission_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_millrace_v1_submission_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_millrace_v1_submission_proto_goTypes = []any{
 	(*SubmitHeader)(nil),        // 0: millrace.v1.SubmitHeader
 	(*SubmitRequest)(nil),       // 1: millrace.v1.SubmitRequest
-	(*SubmitResponse)(nil),      // 2: millrace.v1.SubmitResponse
-	(*durationpb.Duration)(nil), // 3: google.protobuf.Duration
-	(*Op)(nil),                  // 4: millrace.v1.Op
-	(*Function)(nil),            // 5: millrace.v1.Function
-	(*TaskOptions)(nil),         // 6: millrace.v1.TaskOptions
-	(*TaskSpec)(nil),            // 7: millrace.v1.TaskSpec
+	(*Template)(nil),            // 2: millrace.v1.Template
+	(*TemplateValue)(nil),       // 3: millrace.v1.TemplateValue
+	(*TemplateInstances)(nil),   // 4: millrace.v1.TemplateInstances
+	(*TemplateInstance)(nil),    // 5: millrace.v1.TemplateInstance
+	(*SubmitResponse)(nil),      // 6: millrace.v1.SubmitResponse
+	(*TaskIdRange)(nil),         // 7: millrace.v1.TaskIdRange
+	(*durationpb.Duration)(nil), // 8: google.protobuf.Duration
+	(*Op)(nil),                  // 9: millrace.v1.Op
+	(*Function)(nil),            // 10: millrace.v1.Function
+	(*TaskOptions)(nil),         // 11: millrace.v1.TaskOptions
+	(*TaskSpec)(nil),            // 12: millrace.v1.TaskSpec
+	(ValueType)(0),              // 13: millrace.v1.ValueType
+	(*Value)(nil),               // 14: millrace.v1.Value
 }
 var file_millrace_v1_submission_proto_depIdxs = []int32{
-	3, // 0: millrace.v1.SubmitHeader.retention:type_name -> google.protobuf.Duration
-	0, // 1: millrace.v1.SubmitRequest.header:type_name -> millrace.v1.SubmitHeader
-	4, // 2: millrace.v1.SubmitRequest.ops:type_name -> millrace.v1.Op
-	5, // 3: millrace.v1.SubmitRequest.functions:type_name -> millrace.v1.Function
-	6, // 4: millrace.v1.SubmitRequest.options:type_name -> millrace.v1.TaskOptions
-	7, // 5: millrace.v1.SubmitRequest.tasks:type_name -> millrace.v1.TaskSpec
-	6, // [6:6] is the sub-list for method output_type
-	6, // [6:6] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	8,  // 0: millrace.v1.SubmitHeader.retention:type_name -> google.protobuf.Duration
+	0,  // 1: millrace.v1.SubmitRequest.header:type_name -> millrace.v1.SubmitHeader
+	9,  // 2: millrace.v1.SubmitRequest.ops:type_name -> millrace.v1.Op
+	10, // 3: millrace.v1.SubmitRequest.functions:type_name -> millrace.v1.Function
+	11, // 4: millrace.v1.SubmitRequest.options:type_name -> millrace.v1.TaskOptions
+	12, // 5: millrace.v1.SubmitRequest.tasks:type_name -> millrace.v1.TaskSpec
+	2,  // 6: millrace.v1.SubmitRequest.templates:type_name -> millrace.v1.Template
+	4,  // 7: millrace.v1.SubmitRequest.template_instances:type_name -> millrace.v1.TemplateInstances
+	9,  // 8: millrace.v1.Template.ops:type_name -> millrace.v1.Op
+	10, // 9: millrace.v1.Template.functions:type_name -> millrace.v1.Function
+	11, // 10: millrace.v1.Template.options:type_name -> millrace.v1.TaskOptions
+	12, // 11: millrace.v1.Template.tasks:type_name -> millrace.v1.TaskSpec
+	3,  // 12: millrace.v1.Template.values:type_name -> millrace.v1.TemplateValue
+	13, // 13: millrace.v1.TemplateValue.type:type_name -> millrace.v1.ValueType
+	5,  // 14: millrace.v1.TemplateInstances.instances:type_name -> millrace.v1.TemplateInstance
+	14, // 15: millrace.v1.TemplateInstance.values:type_name -> millrace.v1.Value
+	7,  // 16: millrace.v1.SubmitResponse.instance_task_ids:type_name -> millrace.v1.TaskIdRange
+	17, // [17:17] is the sub-list for method output_type
+	17, // [17:17] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_submission_proto_init() }
@@ -374,13 +845,15 @@ func file_millrace_v1_submission_proto_init() {
 		return
 	}
 	file_millrace_v1_task_proto_init()
+	file_millrace_v1_value_proto_init()
+	file_millrace_v1_submission_proto_msgTypes[4].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_submission_proto_rawDesc), len(file_millrace_v1_submission_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   3,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -150,6 +150,95 @@ func (NullValue) EnumDescriptor() ([]byte, []int) {
 	return file_millrace_v1_value_proto_rawDescGZIP(), []int{1}
 }
 
+// ValueType is the type of a Value. The numbers are those of the fields of Value.
+type ValueType int32
+
+const (
+	// Not set.
+	ValueType_VALUE_TYPE_UNSPECIFIED ValueType = 0
+	// Null.
+	ValueType_VALUE_TYPE_NULL ValueType = 1
+	// True or false.
+	ValueType_VALUE_TYPE_BOOL ValueType = 2
+	// Signed 64-bit integer.
+	ValueType_VALUE_TYPE_INT ValueType = 3
+	// IEEE 754 binary64.
+	ValueType_VALUE_TYPE_DOUBLE ValueType = 4
+	// UTF-8 text.
+	ValueType_VALUE_TYPE_STRING ValueType = 5
+	// Small byte string.
+	ValueType_VALUE_TYPE_BYTES ValueType = 6
+	// Ordered sequence.
+	ValueType_VALUE_TYPE_LIST ValueType = 7
+	// String-keyed map.
+	ValueType_VALUE_TYPE_MAP ValueType = 8
+	// N-dimensional array.
+	ValueType_VALUE_TYPE_TENSOR ValueType = 9
+	// Payload that only one language understands.
+	ValueType_VALUE_TYPE_OPAQUE ValueType = 11
+	// Complex number.
+	ValueType_VALUE_TYPE_COMPLEX ValueType = 12
+)
+
+// Enum value maps for ValueType.
+var (
+	ValueType_name = map[int32]string{
+		0:  "VALUE_TYPE_UNSPECIFIED",
+		1:  "VALUE_TYPE_NULL",
+		2:  "VALUE_TYPE_BOOL",
+		3:  "VALUE_TYPE_INT",
+		4:  "VALUE_TYPE_DOUBLE",
+		5:  "VALUE_TYPE_STRING",
+		6:  "VALUE_TYPE_BYTES",
+		7:  "VALUE_TYPE_LIST",
+		8:  "VALUE_TYPE_MAP",
+		9:  "VALUE_TYPE_TENSOR",
+		11: "VALUE_TYPE_OPAQUE",
+		12: "VALUE_TYPE_COMPLEX",
+	}
+	ValueType_value = map[string]int32{
+		"VALUE_TYPE_UNSPECIFIED": 0,
+		"VALUE_TYPE_NULL":        1,
+		"VALUE_TYPE_BOOL":        2,
+		"VALUE_TYPE_INT":         3,
+		"VALUE_TYPE_DOUBLE":      4,
+		"VALUE_TYPE_STRING":      5,
+		"VALUE_TYPE_BYTES":       6,
+		"VALUE_TYPE_LIST":        7,
+		"VALUE_TYPE_MAP":         8,
+		"VALUE_TYPE_TENSOR":      9,
+		"VALUE_TYPE_OPAQUE":      11,
+		"VALUE_TYPE_COMPLEX":     12,
+	}
+)
+
+func (x ValueType) Enum() *ValueType {
+	p := new(ValueType)
+	*p = x
+	return p
+}
+
+func (x ValueType) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ValueType) Descriptor() protoreflect.EnumDescriptor {
+	return file_millrace_v1_value_proto_enumTypes[2].Descriptor()
+}
+
+func (ValueType) Type() protoreflect.EnumType {
+	return &file_millrace_v1_value_proto_enumTypes[2]
+}
+
+func (x ValueType) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ValueType.Descriptor instead.
+func (ValueType) EnumDescriptor() ([]byte, []int) {
+	return file_millrace_v1_value_proto_rawDescGZIP(), []int{2}
+}
+
 // Value is one typed argument, or a result or a part of it.
 type Value struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -169,6 +258,7 @@ type Value struct {
 	//	*Value_Input
 	//	*Value_OpaqueValue
 	//	*Value_ComplexValue
+	//	*Value_Hole
 	Kind          isValue_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -319,6 +409,15 @@ func (x *Value) GetComplexValue() *Complex {
 	return nil
 }
 
+func (x *Value) GetHole() uint32 {
+	if x != nil {
+		if x, ok := x.Kind.(*Value_Hole); ok {
+			return x.Hole
+		}
+	}
+	return 0
+}
+
 type isValue_Kind interface {
 	isValue_Kind()
 }
@@ -385,6 +484,12 @@ type Value_ComplexValue struct {
 	ComplexValue *Complex `protobuf:"bytes,12,opt,name=complex_value,json=complexValue,proto3,oneof"`
 }
 
+type Value_Hole struct {
+	// Hole of a template: an index into Template.values. Each instance of the template puts a value
+	// into its place. Valid in the arguments of tasks in templates only.
+	Hole uint32 `protobuf:"varint,13,opt,name=hole,proto3,oneof"`
+}
+
 func (*Value_NullValue) isValue_Kind() {}
 
 func (*Value_BoolValue) isValue_Kind() {}
@@ -408,6 +513,8 @@ func (*Value_Input) isValue_Kind() {}
 func (*Value_OpaqueValue) isValue_Kind() {}
 
 func (*Value_ComplexValue) isValue_Kind() {}
+
+func (*Value_Hole) isValue_Kind() {}
 
 // Complex is one complex number.
 type Complex struct {
@@ -979,7 +1086,7 @@ var File_millrace_v1_value_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_value_proto_rawDesc = "" +
 	"\n" +
-	"\x17millrace/v1/value.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\"\xad\x04\n" +
+	"\x17millrace/v1/value.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\"\xc3\x04\n" +
 	"\x05Value\x127\n" +
 	"\n" +
 	"null_value\x18\x01 \x01(\x0e2\x16.millrace.v1.NullValueH\x00R\tnullValue\x12\x1f\n" +
@@ -997,7 +1104,8 @@ const file_millrace_v1_value_proto_rawDesc = "" +
 	"\x05input\x18\n" +
 	" \x01(\rH\x00R\x05input\x128\n" +
 	"\fopaque_value\x18\v \x01(\v2\x13.millrace.v1.OpaqueH\x00R\vopaqueValue\x12;\n" +
-	"\rcomplex_value\x18\f \x01(\v2\x14.millrace.v1.ComplexH\x00R\fcomplexValueB\x06\n" +
+	"\rcomplex_value\x18\f \x01(\v2\x14.millrace.v1.ComplexH\x00R\fcomplexValue\x12\x14\n" +
+	"\x04hole\x18\r \x01(\rH\x00R\x04holeB\x06\n" +
 	"\x04kind\";\n" +
 	"\aComplex\x12\x12\n" +
 	"\x04real\x18\x01 \x01(\x01R\x04real\x12\x1c\n" +
@@ -1056,7 +1164,20 @@ const file_millrace_v1_value_proto_rawDesc = "" +
 	"\x0fDTYPE_COMPLEX64\x10\a\x12\x14\n" +
 	"\x10DTYPE_COMPLEX128\x10\b*'\n" +
 	"\tNullValue\x12\x1a\n" +
-	"\x16NULL_VALUE_UNSPECIFIED\x10\x00B\xa6\x01\n" +
+	"\x16NULL_VALUE_UNSPECIFIED\x10\x00*\x98\x02\n" +
+	"\tValueType\x12\x1a\n" +
+	"\x16VALUE_TYPE_UNSPECIFIED\x10\x00\x12\x13\n" +
+	"\x0fVALUE_TYPE_NULL\x10\x01\x12\x13\n" +
+	"\x0fVALUE_TYPE_BOOL\x10\x02\x12\x12\n" +
+	"\x0eVALUE_TYPE_INT\x10\x03\x12\x15\n" +
+	"\x11VALUE_TYPE_DOUBLE\x10\x04\x12\x15\n" +
+	"\x11VALUE_TYPE_STRING\x10\x05\x12\x14\n" +
+	"\x10VALUE_TYPE_BYTES\x10\x06\x12\x13\n" +
+	"\x0fVALUE_TYPE_LIST\x10\a\x12\x12\n" +
+	"\x0eVALUE_TYPE_MAP\x10\b\x12\x15\n" +
+	"\x11VALUE_TYPE_TENSOR\x10\t\x12\x15\n" +
+	"\x11VALUE_TYPE_OPAQUE\x10\v\x12\x16\n" +
+	"\x12VALUE_TYPE_COMPLEX\x10\fB\xa6\x01\n" +
 	"\x0fdev.millrace.v1B\n" +
 	"ValueProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
 
@@ -1072,40 +1193,41 @@ func file_millrace_v1_value_proto_rawDescGZIP() []byte {
 	return file_millrace_v1_value_proto_rawDescData
 }
 
-var file_millrace_v1_value_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_millrace_v1_value_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
 var file_millrace_v1_value_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_millrace_v1_value_proto_goTypes = []any{
 	(DType)(0),        // 0: millrace.v1.DType
 	(NullValue)(0),    // 1: millrace.v1.NullValue
-	(*Value)(nil),     // 2: millrace.v1.Value
-	(*Complex)(nil),   // 3: millrace.v1.Complex
-	(*ListValue)(nil), // 4: millrace.v1.ListValue
-	(*MapValue)(nil),  // 5: millrace.v1.MapValue
-	(*Tensor)(nil),    // 6: millrace.v1.Tensor
-	(*Opaque)(nil),    // 7: millrace.v1.Opaque
-	(*Table)(nil),     // 8: millrace.v1.Table
-	(*Column)(nil),    // 9: millrace.v1.Column
-	(*Arguments)(nil), // 10: millrace.v1.Arguments
-	nil,               // 11: millrace.v1.MapValue.FieldsEntry
-	nil,               // 12: millrace.v1.Arguments.NamedEntry
+	(ValueType)(0),    // 2: millrace.v1.ValueType
+	(*Value)(nil),     // 3: millrace.v1.Value
+	(*Complex)(nil),   // 4: millrace.v1.Complex
+	(*ListValue)(nil), // 5: millrace.v1.ListValue
+	(*MapValue)(nil),  // 6: millrace.v1.MapValue
+	(*Tensor)(nil),    // 7: millrace.v1.Tensor
+	(*Opaque)(nil),    // 8: millrace.v1.Opaque
+	(*Table)(nil),     // 9: millrace.v1.Table
+	(*Column)(nil),    // 10: millrace.v1.Column
+	(*Arguments)(nil), // 11: millrace.v1.Arguments
+	nil,               // 12: millrace.v1.MapValue.FieldsEntry
+	nil,               // 13: millrace.v1.Arguments.NamedEntry
 }
 var file_millrace_v1_value_proto_depIdxs = []int32{
 	1,  // 0: millrace.v1.Value.null_value:type_name -> millrace.v1.NullValue
-	4,  // 1: millrace.v1.Value.list_value:type_name -> millrace.v1.ListValue
-	5,  // 2: millrace.v1.Value.map_value:type_name -> millrace.v1.MapValue
-	6,  // 3: millrace.v1.Value.tensor_value:type_name -> millrace.v1.Tensor
-	7,  // 4: millrace.v1.Value.opaque_value:type_name -> millrace.v1.Opaque
-	3,  // 5: millrace.v1.Value.complex_value:type_name -> millrace.v1.Complex
-	2,  // 6: millrace.v1.ListValue.values:type_name -> millrace.v1.Value
-	11, // 7: millrace.v1.MapValue.fields:type_name -> millrace.v1.MapValue.FieldsEntry
+	5,  // 1: millrace.v1.Value.list_value:type_name -> millrace.v1.ListValue
+	6,  // 2: millrace.v1.Value.map_value:type_name -> millrace.v1.MapValue
+	7,  // 3: millrace.v1.Value.tensor_value:type_name -> millrace.v1.Tensor
+	8,  // 4: millrace.v1.Value.opaque_value:type_name -> millrace.v1.Opaque
+	4,  // 5: millrace.v1.Value.complex_value:type_name -> millrace.v1.Complex
+	3,  // 6: millrace.v1.ListValue.values:type_name -> millrace.v1.Value
+	12, // 7: millrace.v1.MapValue.fields:type_name -> millrace.v1.MapValue.FieldsEntry
 	0,  // 8: millrace.v1.Tensor.dtype:type_name -> millrace.v1.DType
-	8,  // 9: millrace.v1.Opaque.table:type_name -> millrace.v1.Table
-	9,  // 10: millrace.v1.Table.columns:type_name -> millrace.v1.Column
-	2,  // 11: millrace.v1.Arguments.positional:type_name -> millrace.v1.Value
-	12, // 12: millrace.v1.Arguments.named:type_name -> millrace.v1.Arguments.NamedEntry
-	7,  // 13: millrace.v1.Arguments.call:type_name -> millrace.v1.Opaque
-	2,  // 14: millrace.v1.MapValue.FieldsEntry.value:type_name -> millrace.v1.Value
-	2,  // 15: millrace.v1.Arguments.NamedEntry.value:type_name -> millrace.v1.Value
+	9,  // 9: millrace.v1.Opaque.table:type_name -> millrace.v1.Table
+	10, // 10: millrace.v1.Table.columns:type_name -> millrace.v1.Column
+	3,  // 11: millrace.v1.Arguments.positional:type_name -> millrace.v1.Value
+	13, // 12: millrace.v1.Arguments.named:type_name -> millrace.v1.Arguments.NamedEntry
+	8,  // 13: millrace.v1.Arguments.call:type_name -> millrace.v1.Opaque
+	3,  // 14: millrace.v1.MapValue.FieldsEntry.value:type_name -> millrace.v1.Value
+	3,  // 15: millrace.v1.Arguments.NamedEntry.value:type_name -> millrace.v1.Value
 	16, // [16:16] is the sub-list for method output_type
 	16, // [16:16] is the sub-list for method input_type
 	16, // [16:16] is the sub-list for extension type_name
@@ -1131,6 +1253,7 @@ func file_millrace_v1_value_proto_init() {
 		(*Value_Input)(nil),
 		(*Value_OpaqueValue)(nil),
 		(*Value_ComplexValue)(nil),
+		(*Value_Hole)(nil),
 	}
 	file_millrace_v1_value_proto_msgTypes[4].OneofWrappers = []any{
 		(*Tensor_Frame)(nil),
@@ -1141,7 +1264,7 @@ func file_millrace_v1_value_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_value_proto_rawDesc), len(file_millrace_v1_value_proto_rawDesc)),
-			NumEnums:      2,
+			NumEnums:      3,
 			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,

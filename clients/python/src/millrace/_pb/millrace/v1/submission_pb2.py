@@ -24,9 +24,10 @@ _sym_db = _symbol_database.Default()
 
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from millrace._pb.millrace.v1 import task_pb2 as millrace_dot_v1_dot_task__pb2
+from millrace._pb.millrace.v1 import value_pb2 as millrace_dot_v1_dot_value__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cmillrace/v1/submission.proto\x12\x0bmillrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x16millrace/v1/task.proto\"\xd0\x01\n\x0cSubmitHeader\x12\x1b\n\tclient_id\x18\x01 \x01(\x04R\x08\x63lientId\x12\x19\n\x08graph_id\x18\x02 \x01(\x04R\x07graphId\x12\x12\n\x04name\x18\x03 \x01(\tR\x04name\x12\x1c\n\tnamespace\x18\x04 \x01(\tR\tnamespace\x12\x1d\n\nrequest_id\x18\x05 \x01(\tR\trequestId\x12\x37\n\tretention\x18\x06 \x01(\x0b\x32\x19.google.protobuf.DurationR\tretention\"\xfb\x01\n\rSubmitRequest\x12\x31\n\x06header\x18\x01 \x01(\x0b\x32\x19.millrace.v1.SubmitHeaderR\x06header\x12!\n\x03ops\x18\x02 \x03(\x0b\x32\x0f.millrace.v1.OpR\x03ops\x12\x33\n\tfunctions\x18\x03 \x03(\x0b\x32\x15.millrace.v1.FunctionR\tfunctions\x12\x32\n\x07options\x18\x04 \x03(\x0b\x32\x18.millrace.v1.TaskOptionsR\x07options\x12+\n\x05tasks\x18\x05 \x03(\x0b\x32\x15.millrace.v1.TaskSpecR\x05tasks\"\xda\x01\n\x0eSubmitResponse\x12\x19\n\x08graph_id\x18\x01 \x01(\x04R\x07graphId\x12\x19\n\x08task_ids\x18\x02 \x03(\x04R\x07taskIds\x12!\n\x0cjoined_tasks\x18\x03 \x01(\x04R\x0bjoinedTasks\x12\x1a\n\x08revision\x18\x04 \x01(\x04R\x08revision\x12+\n\x11missing_functions\x18\x05 \x03(\x0cR\x10missingFunctions\x12&\n\x0f\x66\x61iled_task_ids\x18\x06 \x03(\x04R\rfailedTaskIdsB\x13\n\x0f\x64\x65v.millrace.v1P\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cmillrace/v1/submission.proto\x12\x0bmillrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x16millrace/v1/task.proto\x1a\x17millrace/v1/value.proto\"\xd0\x01\n\x0cSubmitHeader\x12\x1b\n\tclient_id\x18\x01 \x01(\x04R\x08\x63lientId\x12\x19\n\x08graph_id\x18\x02 \x01(\x04R\x07graphId\x12\x12\n\x04name\x18\x03 \x01(\tR\x04name\x12\x1c\n\tnamespace\x18\x04 \x01(\tR\tnamespace\x12\x1d\n\nrequest_id\x18\x05 \x01(\tR\trequestId\x12\x37\n\tretention\x18\x06 \x01(\x0b\x32\x19.google.protobuf.DurationR\tretention\"\xaa\x03\n\rSubmitRequest\x12\x31\n\x06header\x18\x01 \x01(\x0b\x32\x19.millrace.v1.SubmitHeaderR\x06header\x12!\n\x03ops\x18\x02 \x03(\x0b\x32\x0f.millrace.v1.OpR\x03ops\x12\x33\n\tfunctions\x18\x03 \x03(\x0b\x32\x15.millrace.v1.FunctionR\tfunctions\x12\x32\n\x07options\x18\x04 \x03(\x0b\x32\x18.millrace.v1.TaskOptionsR\x07options\x12+\n\x05tasks\x18\x05 \x03(\x0b\x32\x15.millrace.v1.TaskSpecR\x05tasks\x12\x33\n\ttemplates\x18\x06 \x03(\x0b\x32\x15.millrace.v1.TemplateR\ttemplates\x12)\n\x10packed_templates\x18\x07 \x03(\x0cR\x0fpackedTemplates\x12M\n\x12template_instances\x18\x08 \x03(\x0b\x32\x1e.millrace.v1.TemplateInstancesR\x11templateInstances\"\x8f\x02\n\x08Template\x12!\n\x03ops\x18\x01 \x03(\x0b\x32\x0f.millrace.v1.OpR\x03ops\x12\x33\n\tfunctions\x18\x02 \x03(\x0b\x32\x15.millrace.v1.FunctionR\tfunctions\x12\x32\n\x07options\x18\x03 \x03(\x0b\x32\x18.millrace.v1.TaskOptionsR\x07options\x12+\n\x05tasks\x18\x04 \x03(\x0b\x32\x15.millrace.v1.TaskSpecR\x05tasks\x12\x32\n\x06values\x18\x05 \x03(\x0b\x32\x1a.millrace.v1.TemplateValueR\x06values\x12\x16\n\x06inputs\x18\x06 \x03(\tR\x06inputs\"O\n\rTemplateValue\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\x12*\n\x04type\x18\x02 \x01(\x0e\x32\x16.millrace.v1.ValueTypeR\x04type\"\xd3\x01\n\x11TemplateInstances\x12#\n\rtemplate_hash\x18\x01 \x01(\x0cR\x0ctemplateHash\x12*\n\x0etemplate_index\x18\x02 \x01(\rH\x00R\rtemplateIndex\x88\x01\x01\x12\x1d\n\nkey_prefix\x18\x03 \x01(\tR\tkeyPrefix\x12;\n\tinstances\x18\x04 \x03(\x0b\x32\x1d.millrace.v1.TemplateInstanceR\tinstancesB\x11\n\x0f_template_index\"\x8d\x01\n\x10TemplateInstance\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12*\n\x06values\x18\x02 \x03(\x0b\x32\x12.millrace.v1.ValueR\x06values\x12#\n\rpacked_values\x18\x03 \x03(\x0cR\x0cpackedValues\x12\x16\n\x06inputs\x18\x04 \x03(\tR\x06inputs\"\xf6\x02\n\x0eSubmitResponse\x12\x19\n\x08graph_id\x18\x01 \x01(\x04R\x07graphId\x12\x19\n\x08task_ids\x18\x02 \x03(\x04R\x07taskIds\x12!\n\x0cjoined_tasks\x18\x03 \x01(\x04R\x0bjoinedTasks\x12\x1a\n\x08revision\x18\x04 \x01(\x04R\x08revision\x12+\n\x11missing_functions\x18\x05 \x03(\x0cR\x10missingFunctions\x12&\n\x0f\x66\x61iled_task_ids\x18\x06 \x03(\x04R\rfailedTaskIds\x12\'\n\x0ftemplate_hashes\x18\x07 \x03(\x0cR\x0etemplateHashes\x12+\n\x11missing_templates\x18\x08 \x03(\x0cR\x10missingTemplates\x12\x44\n\x11instance_task_ids\x18\t \x03(\x0b\x32\x18.millrace.v1.TaskIdRangeR\x0finstanceTaskIds\"9\n\x0bTaskIdRange\x12\x14\n\x05\x66irst\x18\x01 \x01(\x04R\x05\x66irst\x12\x14\n\x05\x63ount\x18\x02 \x01(\x04R\x05\x63ountB\x13\n\x0f\x64\x65v.millrace.v1P\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,10 +35,20 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'millrace.v1.submission_pb2'
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\017dev.millrace.v1P\001'
-  _globals['_SUBMITHEADER']._serialized_start=102
-  _globals['_SUBMITHEADER']._serialized_end=310
-  _globals['_SUBMITREQUEST']._serialized_start=313
-  _globals['_SUBMITREQUEST']._serialized_end=564
-  _globals['_SUBMITRESPONSE']._serialized_start=567
-  _globals['_SUBMITRESPONSE']._serialized_end=785
+  _globals['_SUBMITHEADER']._serialized_start=127
+  _globals['_SUBMITHEADER']._serialized_end=335
+  _globals['_SUBMITREQUEST']._serialized_start=338
+  _globals['_SUBMITREQUEST']._serialized_end=764
+  _globals['_TEMPLATE']._serialized_start=767
+  _globals['_TEMPLATE']._serialized_end=1038
+  _globals['_TEMPLATEVALUE']._serialized_start=1040
+  _globals['_TEMPLATEVALUE']._serialized_end=1119
+  _globals['_TEMPLATEINSTANCES']._serialized_start=1122
+  _globals['_TEMPLATEINSTANCES']._serialized_end=1333
+  _globals['_TEMPLATEINSTANCE']._serialized_start=1336
+  _globals['_TEMPLATEINSTANCE']._serialized_end=1477
+  _globals['_SUBMITRESPONSE']._serialized_start=1480
+  _globals['_SUBMITRESPONSE']._serialized_end=1854
+  _globals['_TASKIDRANGE']._serialized_start=1856
+  _globals['_TASKIDRANGE']._serialized_end=1913
 # @@protoc_insertion_point(module_scope)

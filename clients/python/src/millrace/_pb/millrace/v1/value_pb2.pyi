@@ -22,6 +22,21 @@ class DType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 class NullValue(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     NULL_VALUE_UNSPECIFIED: _ClassVar[NullValue]
+
+class ValueType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    VALUE_TYPE_UNSPECIFIED: _ClassVar[ValueType]
+    VALUE_TYPE_NULL: _ClassVar[ValueType]
+    VALUE_TYPE_BOOL: _ClassVar[ValueType]
+    VALUE_TYPE_INT: _ClassVar[ValueType]
+    VALUE_TYPE_DOUBLE: _ClassVar[ValueType]
+    VALUE_TYPE_STRING: _ClassVar[ValueType]
+    VALUE_TYPE_BYTES: _ClassVar[ValueType]
+    VALUE_TYPE_LIST: _ClassVar[ValueType]
+    VALUE_TYPE_MAP: _ClassVar[ValueType]
+    VALUE_TYPE_TENSOR: _ClassVar[ValueType]
+    VALUE_TYPE_OPAQUE: _ClassVar[ValueType]
+    VALUE_TYPE_COMPLEX: _ClassVar[ValueType]
 DTYPE_UNSPECIFIED: DType
 DTYPE_BOOL: DType
 DTYPE_UINT8: DType
@@ -32,9 +47,21 @@ DTYPE_FLOAT64: DType
 DTYPE_COMPLEX64: DType
 DTYPE_COMPLEX128: DType
 NULL_VALUE_UNSPECIFIED: NullValue
+VALUE_TYPE_UNSPECIFIED: ValueType
+VALUE_TYPE_NULL: ValueType
+VALUE_TYPE_BOOL: ValueType
+VALUE_TYPE_INT: ValueType
+VALUE_TYPE_DOUBLE: ValueType
+VALUE_TYPE_STRING: ValueType
+VALUE_TYPE_BYTES: ValueType
+VALUE_TYPE_LIST: ValueType
+VALUE_TYPE_MAP: ValueType
+VALUE_TYPE_TENSOR: ValueType
+VALUE_TYPE_OPAQUE: ValueType
+VALUE_TYPE_COMPLEX: ValueType
 
 class Value(_message.Message):
-    __slots__ = ("null_value", "bool_value", "int_value", "double_value", "string_value", "bytes_value", "list_value", "map_value", "tensor_value", "input", "opaque_value", "complex_value")
+    __slots__ = ("null_value", "bool_value", "int_value", "double_value", "string_value", "bytes_value", "list_value", "map_value", "tensor_value", "input", "opaque_value", "complex_value", "hole")
     NULL_VALUE_FIELD_NUMBER: _ClassVar[int]
     BOOL_VALUE_FIELD_NUMBER: _ClassVar[int]
     INT_VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -47,6 +74,7 @@ class Value(_message.Message):
     INPUT_FIELD_NUMBER: _ClassVar[int]
     OPAQUE_VALUE_FIELD_NUMBER: _ClassVar[int]
     COMPLEX_VALUE_FIELD_NUMBER: _ClassVar[int]
+    HOLE_FIELD_NUMBER: _ClassVar[int]
     null_value: NullValue
     bool_value: bool
     int_value: int
@@ -59,7 +87,8 @@ class Value(_message.Message):
     input: int
     opaque_value: Opaque
     complex_value: Complex
-    def __init__(self, null_value: _Optional[_Union[NullValue, str]] = ..., bool_value: bool = ..., int_value: _Optional[int] = ..., double_value: _Optional[float] = ..., string_value: _Optional[str] = ..., bytes_value: _Optional[bytes] = ..., list_value: _Optional[_Union[ListValue, _Mapping]] = ..., map_value: _Optional[_Union[MapValue, _Mapping]] = ..., tensor_value: _Optional[_Union[Tensor, _Mapping]] = ..., input: _Optional[int] = ..., opaque_value: _Optional[_Union[Opaque, _Mapping]] = ..., complex_value: _Optional[_Union[Complex, _Mapping]] = ...) -> None: ...
+    hole: int
+    def __init__(self, null_value: _Optional[_Union[NullValue, str]] = ..., bool_value: bool = ..., int_value: _Optional[int] = ..., double_value: _Optional[float] = ..., string_value: _Optional[str] = ..., bytes_value: _Optional[bytes] = ..., list_value: _Optional[_Union[ListValue, _Mapping]] = ..., map_value: _Optional[_Union[MapValue, _Mapping]] = ..., tensor_value: _Optional[_Union[Tensor, _Mapping]] = ..., input: _Optional[int] = ..., opaque_value: _Optional[_Union[Opaque, _Mapping]] = ..., complex_value: _Optional[_Union[Complex, _Mapping]] = ..., hole: _Optional[int] = ...) -> None: ...
 
 class Complex(_message.Message):
     __slots__ = ("real", "imaginary")
