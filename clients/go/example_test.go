@@ -198,3 +198,37 @@ func ExampleTaskError() {
 	}
 	// Output: doomed host-0 true false
 }
+
+// A template is a graph with holes: it is defined once, and each run sends only what fills them.
+func ExampleClient_NewTemplate() {
+	ctx := context.Background()
+	c, err := millrace.Dial(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+
+	b := c.NewTemplate("squares")
+	n := b.Value("n", millrace.TypeInt)
+	numbers := b.Add("numbers", millrace.Native("array.arange"), millrace.Args(0, n, 1))
+	squares := b.Add("squares", millrace.Native("array.map"), millrace.Args("x0*x0", numbers))
+	b.Add("sum", millrace.Native("array.reduce"), millrace.Args(squares).With("op", "sum"), millrace.Hold())
+	template, err := b.Template()
+	if err != nil {
+		log.Fatal(err)
+	}
+	run, err := template.Run(ctx, millrace.Instance{Values: []any{3}}, millrace.Instance{Values: []any{6}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, f := range run.Futures() {
+		sum, err := millrace.Get[float64](ctx, f)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(sum)
+	}
+	// Output:
+	// 5
+	// 55
+}

@@ -251,17 +251,25 @@ func (g *GraphBuilder) Submit(ctx context.Context) (*GraphRun, error) {
 
 // streamChunks sends the chunks of one submission.
 func (c *Client) streamChunks(ctx context.Context, header []byte, chunks []chunk, out *millracev1.SubmitResponse) error {
+	messages := make([]wireMessage, len(chunks))
+	for i, ch := range chunks {
+		messages[i] = wireMessage{ch.tables, ch.tasks}
+		if i == 0 {
+			messages[i] = wireMessage{header, ch.tables, ch.tasks}
+		}
+	}
+	return c.sendChunks(ctx, messages, out)
+}
+
+// sendChunks sends the messages of one submission.
+func (c *Client) sendChunks(ctx context.Context, messages []wireMessage, out *millracev1.SubmitResponse) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := c.conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true}, millracev1.SchedulerService_Submit_FullMethodName)
 	if err != nil {
 		return err
 	}
-	for i, ch := range chunks {
-		message := wireMessage{ch.tables, ch.tasks}
-		if i == 0 {
-			message = wireMessage{header, ch.tables, ch.tasks}
-		}
+	for _, message := range messages {
 		if err := stream.SendMsg(message); errors.Is(err, io.EOF) {
 			break // the answer contains the reason
 		} else if err != nil {

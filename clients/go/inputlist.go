@@ -29,6 +29,10 @@ type inputList struct {
 	items   []inputItem          // of the inputs that are items, in the order of input
 	index   map[inputName]uint32 // built when there are too many keys for a linear search
 	futures []*Future
+	// template is the template of the task; nil: it is in none. holed means that the arguments have
+	// holes.
+	template *TemplateBuilder
+	holed    bool
 }
 
 // name returns the name of input i.

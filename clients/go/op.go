@@ -135,6 +135,7 @@ const (
 	fieldSpecKey       = 1
 	fieldSpecOpIndex   = 3
 	fieldSpecInputs    = 4
+	fieldSpecArguments = 5
 	fieldSpecPacked    = 6
 	fieldSpecOptions   = 7
 	fieldSpecHold      = 8
@@ -146,14 +147,23 @@ const (
 	fieldOpName        = 2
 )
 
-// tables assign numbers to the distinct ops and options of one submission.
+// tables assign numbers to the distinct ops and options of one submission or template.
 // encoded holds the ops and options fields, ready to be sent.
 type tables struct {
-	ops     map[Op]uint32
-	last    Op // the op of the last call, usually also that of the next
-	lastAt  uint32
-	options map[string]uint32
-	encoded []byte
+	template bool // encoded is a part of a Template, not of a SubmitRequest
+	ops      map[Op]uint32
+	last     Op // the op of the last call, usually also that of the next
+	lastAt   uint32
+	options  map[string]uint32
+	encoded  []byte
+}
+
+// fields returns the numbers of the fields of ops and options.
+func (t *tables) fields() (ops, options protowire.Number) {
+	if t.template {
+		return fieldTemplateOps, fieldTemplateOptions
+	}
+	return fieldSubmitOps, fieldSubmitOptions
 }
 
 func (t *tables) op(op Op) uint32 {
@@ -168,7 +178,8 @@ func (t *tables) op(op Op) uint32 {
 		i = uint32(len(t.ops))
 		t.ops[op] = i
 		var start int
-		t.encoded, start = openMessage(t.encoded, fieldSubmitOps)
+		field, _ := t.fields()
+		t.encoded, start = openMessage(t.encoded, field)
 		t.encoded = appendVarintField(t.encoded, fieldOpKind, uint64(op.kind))
 		t.encoded = appendStringField(t.encoded, fieldOpName, op.name)
 		t.encoded = closeMessage(t.encoded, start)
@@ -189,7 +200,8 @@ func (t *tables) option(encoded []byte) uint32 {
 		}
 		i = uint32(len(t.options)) + 1
 		t.options[string(encoded)] = i
-		t.encoded = appendBytesField(t.encoded, fieldSubmitOptions, encoded)
+		_, field := t.fields()
+		t.encoded = appendBytesField(t.encoded, field, encoded)
 	}
 	return i
 }
@@ -207,8 +219,17 @@ func (o *taskOptions) encode() ([]byte, error) {
 	return proto.MarshalOptions{Deterministic: true}.Marshal(&o.rules)
 }
 
+// specFields are the numbers of the fields in which a message has its tasks, and a task its
+// arguments.
+type specFields struct{ tasks, arguments protowire.Number }
+
 // appendSpec appends one task of a submission.
 func appendSpec(b []byte, key string, op uint32, inputs []string, items []inputItem, packed []byte, options uint32, hold bool) []byte {
+	return appendTask(b, specFields{fieldSubmitTasks, fieldSpecPacked}, key, op, inputs, items, packed, options, hold)
+}
+
+// appendTask appends one task of a submission or a template.
+func appendTask(b []byte, fields specFields, key string, op uint32, inputs []string, items []inputItem, packed []byte, options uint32, hold bool) []byte {
 	size := 1 + protowire.SizeBytes(len(key)) + 1 + protowire.SizeVarint(uint64(op))
 	for _, in := range inputs {
 		size += 1 + protowire.SizeBytes(len(in))
@@ -225,14 +246,14 @@ func appendSpec(b []byte, key string, op uint32, inputs []string, items []inputI
 	for _, it := range items {
 		size += 1 + protowire.SizeBytes(it.size())
 	}
-	b = protowire.AppendVarint(appendTag(b, fieldSubmitTasks, protowire.BytesType), uint64(size))
+	b = protowire.AppendVarint(appendTag(b, fields.tasks, protowire.BytesType), uint64(size))
 	b = appendStringField(b, fieldSpecKey, key)
 	b = appendVarintField(b, fieldSpecOpIndex, uint64(op))
 	for _, in := range inputs {
 		b = appendStringField(b, fieldSpecInputs, in)
 	}
 	if len(packed) > 0 {
-		b = appendBytesField(b, fieldSpecPacked, packed)
+		b = appendBytesField(b, fields.arguments, packed)
 	}
 	if options != 0 {
 		b = appendVarintField(b, fieldSpecOptions, uint64(options))

@@ -63,6 +63,7 @@ const (
 	fieldValueTensor   = 9
 	fieldValueInput    = 10
 	fieldValueComplex  = 12
+	fieldValueHole     = 13
 	fieldListValues    = 1
 	fieldMapFields     = 1
 	fieldEntryKey      = 1
@@ -184,6 +185,8 @@ func appendValue(b []byte, v any, in *inputList) ([]byte, error) {
 		return appendStringField(b, fieldValueString, v.String()), nil
 	case Key, *Future:
 		return appendInputValue(b, v, 0, 0, in)
+	case Hole:
+		return appendHole(b, v, in)
 	case Item:
 		if err := v.check(); err != nil {
 			return nil, err
