@@ -25,6 +25,7 @@ func (a *app) bench() *cobra.Command {
 	cmd.AddCommand(
 		a.benchTasks("tasks", "Independent no-op tasks", 100_000, bench.Tasks),
 		a.benchGraph(),
+		a.benchTemplate(),
 		a.benchTaskBench(),
 		a.benchLatency(),
 		a.benchHop(),
@@ -112,6 +113,22 @@ func (a *app) benchGraph() *cobra.Command {
 	tasksFlags(cmd, 4, 100_000)
 	cmd.Flags().String("shape", "merge", strings.Join(bench.Shapes(), ", "))
 	_ = cmd.RegisterFlagCompletionFunc("shape", cobra.FixedCompletions(bench.Shapes(), cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+func (a *app) benchTemplate() *cobra.Command {
+	cmd := a.benchmark("template", "Graphs of one shape: as instances of a template, beside plain submissions", func(ctx context.Context, progress func(done, of int)) (any, error) {
+		s := a.settings
+		c := bench.TemplateConfig{Tasks: s.Int("tasks"), TasksPerInstance: s.Int("tasks-per-instance"), Batch: s.Int("batch"), Repetitions: s.Int("repetitions"), Progress: progress}
+		if c.Tasks < 1 || c.TasksPerInstance < 1 || c.Batch < 1 || c.Repetitions < 1 {
+			return nil, usageError{errors.New("--tasks, --tasks-per-instance, --batch, --repetitions: at least 1 of each")}
+		}
+		return bench.Template(ctx, c)
+	})
+	cmd.Flags().Int("tasks", 100_000, "tasks of one repetition")
+	cmd.Flags().Int("tasks-per-instance", 10, "tasks of a graph, which is a chain")
+	cmd.Flags().Int("batch", 1000, "graphs in one submission")
+	cmd.Flags().Int("repetitions", 5, "how often both ways are repeated, in turns")
 	return cmd
 }
 
