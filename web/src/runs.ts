@@ -17,6 +17,8 @@ export interface Lane {
   slot: number;
   // The indices of its runs, by their starts.
   runs: number[];
+  // Rises when they change in another way than by more at the end.
+  sorts: number;
 }
 
 const defaultColumns =
@@ -27,8 +29,9 @@ const defaultColumns =
 // The number of TASK_STATE_SUCCEEDED.
 const succeeded = 5;
 
-// The largest number of runs that the page keeps.
+// The largest number of runs that the page keeps, and the number for which it has room at first.
 const kept = 300_000;
+const room = 4096;
 
 export const phases = ["fetch", "spill", "wait", "deserialize", "publish"] as const;
 export type Phase = (typeof phases)[number];
@@ -59,15 +62,17 @@ class Runs {
   origin = 0;
   ops: string[] = [];
   lanes: Lane[] = [];
-  opOf: number[] = [];
-  laneOf: number[] = [];
+  // Columns have room for more than size runs.
+  opOf = new Int32Array(room);
+  laneOf = new Int32Array(room);
   // The numbers of the tasks, as text: a script cannot hold all of them as numbers.
   tasks: string[] = [];
   keys: string[] = [];
   // Rises with each change.
   version = 0;
 
-  private data = new Map<Figure, number[]>(figures.map((f) => [f, []]));
+  private data = new Map<Figure, Float64Array>(figures.map((f) => [f, new Float64Array(room)]));
+  private covered = { version: -1, span: [0, 0] as [number, number] };
   private columns = defaultColumns;
   private opIndex = new Map<string, number>();
   private laneIndex = new Map<string, number>();
@@ -78,8 +83,8 @@ class Runs {
   // The scheduler does not keep the runs up to this number any more.
   private gone = 0;
 
-  of(figure: Figure): number[] {
-    return this.data.get(figure) ?? [];
+  of(figure: Figure): Float64Array {
+    return this.data.get(figure) as Float64Array;
   }
 
   begin(origin: number): void {
@@ -102,9 +107,6 @@ class Runs {
     this.complete = false;
     this.lanes = [];
     this.laneIndex.clear();
-    for (const column of this.data.values()) column.length = 0;
-    this.opOf.length = 0;
-    this.laneOf.length = 0;
     this.tasks.length = 0;
     this.keys.length = 0;
     this.version++;
@@ -126,6 +128,7 @@ class Runs {
     const names = batch.op ?? [];
     const ops = names.map((name) => this.op(name));
     const at = (name: string) => this.columns.indexOf(name);
+    this.reserve(this.size + (batch.rows?.length ?? 0));
     const places = figures.map((f) => [this.of(f), at(f)] as const);
     const [op, worker, slot, key] = [at("op_index"), at("worker_id"), at("slot"), at("key")];
     const [number, start, task] = [at("number"), at("start_ms"), at("task_id")];
@@ -136,12 +139,12 @@ class Runs {
       if (this.known.has(n)) continue;
       this.known.add(n);
       const index = this.size++;
-      for (const [column, place] of places) column.push(place < 0 ? 0 : Number(row[place] ?? 0));
+      for (const [column, place] of places) column[index] = place < 0 ? 0 : Number(row[place] ?? 0);
       // The slot is taken from the begin of the deserialisation, before the function starts.
       const begun = Number(row[start]) - Number(row[deserialize] ?? 0);
       this.of("start_ms")[index] = begun;
       this.of("state")[index] = Number(row[state]) === succeeded ? 0 : 1;
-      this.opOf.push(ops[Number(row[op])] ?? this.op("?"));
+      this.opOf[index] = ops[Number(row[op])] ?? this.op("?");
       this.tasks.push(String(row[task] ?? ""));
       this.keys.push(key < 0 ? "" : String(row[key] ?? ""));
       const lane = this.lane(Number(row[worker]), Number(row[slot] ?? 0));
@@ -151,13 +154,14 @@ class Runs {
         disordered.add(place);
       }
       place.runs.push(index);
-      this.laneOf.push(lane);
+      this.laneOf[index] = lane;
       this.last = Math.max(this.last, n);
       this.oldest = Math.min(this.oldest, n);
     }
     const starts = this.of("start_ms");
     for (const lane of disordered) {
       lane.runs.sort((a, b) => (starts[a] ?? 0) - (starts[b] ?? 0));
+      lane.sorts++;
     }
     if (this.size > kept) this.shrink();
     this.changed();
@@ -181,17 +185,21 @@ class Runs {
   // the newest of them. The scheduler sends a sample of the runs that end in a short time: the
   // first one, the last one, and some between them.
   missing(from: number, to: number): { count: number; newest: number } {
-    const [numbers, starts] = [this.of("number"), this.of("start_ms")];
+    const [numbers, starts, times] = [this.of("number"), this.of("start_ms"), this.of("run_ms")];
+    const [des, pub] = [this.of("deserialize_ms"), this.of("publish_ms")];
     let [low, high] = [Number.POSITIVE_INFINITY, 0];
     for (let i = 0; i < this.size; i++) {
-      if ((starts[i] ?? 0) > to || this.end(i) < from) continue;
-      low = Math.min(low, numbers[i] ?? 0);
-      high = Math.max(high, numbers[i] ?? 0);
+      const start = starts[i] as number;
+      if (start > to) continue;
+      if (start + (des[i] as number) + (times[i] as number) + (pub[i] as number) < from) continue;
+      const n = numbers[i] as number;
+      if (n < low) low = n;
+      if (n > high) high = n;
     }
     low = Math.max(low, this.gone + 1);
     let count = Math.max(high - low + 1, 0);
     for (let i = 0; i < this.size; i++) {
-      const n = numbers[i] ?? 0;
+      const n = numbers[i] as number;
       if (n >= low && n <= high) count--;
     }
     let newest = count > 0 ? high : 0;
@@ -232,6 +240,12 @@ class Runs {
 
   // span is the time that the runs cover, in milliseconds since the origin.
   span(): [number, number] {
+    if (this.covered.version !== this.version)
+      this.covered = { version: this.version, span: this.measured() };
+    return this.covered.span;
+  }
+
+  private measured(): [number, number] {
     let first = Number.POSITIVE_INFINITY;
     let end = 0;
     const starts = this.of("start_ms");
@@ -252,30 +266,47 @@ class Runs {
     let index = this.laneIndex.get(name);
     if (index === undefined) {
       index = this.lanes.length;
-      this.lanes.push({ worker, slot, runs: [] });
+      this.lanes.push({ worker, slot, runs: [], sorts: 0 });
       this.laneIndex.set(name, index);
     }
     return index;
+  }
+
+  // reserve makes room for a number of runs.
+  private reserve(size: number): void {
+    if (size <= this.opOf.length) return;
+    const capacity = Math.max(size, 2 * this.opOf.length);
+    for (const [figure, column] of this.data) {
+      const next = new Float64Array(capacity);
+      next.set(column);
+      this.data.set(figure, next);
+    }
+    const [ops, lanes] = [new Int32Array(capacity), new Int32Array(capacity)];
+    ops.set(this.opOf);
+    lanes.set(this.laneOf);
+    [this.opOf, this.laneOf] = [ops, lanes];
   }
 
   // shrink drops the oldest tenth.
   private shrink(): void {
     const drop = Math.floor(kept / 10);
     const numbers = this.of("number");
-    const limit = [...numbers].sort((a, b) => a - b)[drop] ?? 0;
+    const limit = numbers.slice(0, this.size).sort()[drop] ?? 0;
     const keep: number[] = [];
     for (let i = 0; i < this.size; i++) if ((numbers[i] ?? 0) >= limit) keep.push(i);
-    const pick = <T>(column: T[]) => keep.map((i) => column[i] as T);
-    for (const [figure, column] of this.data) this.data.set(figure, pick(column));
-    this.opOf = pick(this.opOf);
-    this.laneOf = pick(this.laneOf);
+    const pick = (column: string[]) => keep.map((i) => column[i] as string);
+    for (const column of [...this.data.values(), this.opOf, this.laneOf])
+      for (const [to, i] of keep.entries()) column[to] = column[i] as number;
     this.keys = pick(this.keys);
     this.tasks = pick(this.tasks);
     this.size = keep.length;
-    this.known = new Set(this.of("number"));
+    this.known = new Set(this.of("number").subarray(0, this.size));
     this.oldest = limit;
     this.complete = true;
-    for (const lane of this.lanes) lane.runs = [];
+    for (const lane of this.lanes) {
+      lane.runs = [];
+      lane.sorts++;
+    }
     for (let i = 0; i < this.size; i++) this.lanes[this.laneOf[i] ?? 0]?.runs.push(i);
     const starts = this.of("start_ms");
     for (const lane of this.lanes) {

@@ -2,7 +2,8 @@
 
 import { failureColor, opColor, phaseColors, token } from "../colors";
 import { clock } from "../format";
-import { runs } from "../runs";
+import { type Lane, runs } from "../runs";
+import { type Columns, draw, Packed, type Paints, parts, stride, widePixels } from "./strips";
 
 export interface Row {
   // The head of the rows of a worker; empty in its further rows.
@@ -32,6 +33,37 @@ const axis = 26;
 // The shortest window, in milliseconds.
 const shortest = 0.05;
 
+// Cover is what is drawn at one scale, with a margin on both sides, so that panning moves pictures.
+interface Cover {
+  from: number;
+  scale: number; // pixels of the screen for a millisecond
+  columns: number;
+  op: number;
+  // By lane.
+  strips: Map<Lane, Picture>;
+}
+
+// Part is the part of a cover that is in view: its columns, the time at its left, and the pixels of
+// the page for a millisecond.
+interface Part {
+  cover: Cover;
+  offset: number;
+  columns: number;
+  from: number;
+  scale: number;
+}
+
+// Picture is the strip of a lane. It is out of date when the lane has other runs.
+interface Picture {
+  canvas: HTMLCanvasElement;
+  waits: boolean;
+  wide: number[];
+  size: number;
+  sorts: number;
+}
+
+const [DESERIALIZE, PUBLISH] = [parts.indexOf("deserialize"), parts.indexOf("publish")];
+
 interface Colors {
   panel: string;
   line: string;
@@ -51,10 +83,26 @@ export class Timeline {
   private width = 1;
   private height = 1;
   private colors: Colors | null = null;
+  private packed = new WeakMap<Lane, Packed>();
+  private cover: Cover | null = null;
+  // Pictures may be stretched.
+  private rough = false;
 
   // recolor takes the colours of the page again.
   recolor(): void {
     this.colors = null;
+    this.cover = null;
+  }
+
+  // of gives the attempts of a lane as they are now.
+  private of(lane: Lane): Packed {
+    let packed = this.packed.get(lane);
+    if (!packed) {
+      packed = new Packed();
+      this.packed.set(lane, packed);
+    }
+    packed.update(lane, columns());
+    return packed;
   }
 
   get rowHeight(): number {
@@ -77,6 +125,13 @@ export class Timeline {
     const { from, to } = this.view;
     if ((to - from) * factor < shortest) return;
     this.view = { from: at - (at - from) * factor, to: at + (to - at) * factor };
+    this.rough = true;
+  }
+
+  // settle ends a zoom: while it goes on, pictures are stretched, since drawing all of them for each
+  // step would take too long.
+  settle(): void {
+    this.rough = false;
   }
 
   pan(pixels: number): void {
@@ -109,12 +164,10 @@ export class Timeline {
     if (!lane) return -1;
     const ms = this.ms(x);
     const slack = ((this.view.to - this.view.from) / this.width) * 2;
-    let i = first(lane.runs, ms - slack);
-    for (; i < lane.runs.length; i++) {
-      const run = lane.runs[i] as number;
-      const start = runs.of("start_ms")[run] ?? 0;
-      if (start - before(run) > ms + slack) break;
-      if (runs.end(run) >= ms - slack) return run;
+    const p = this.of(lane);
+    for (let i = p.first(ms - slack); i < p.size; i++) {
+      if ((p.starts[i] as number) - p.before(i) > ms + slack) break;
+      if (p.end(i) >= ms - slack) return lane.runs[i] as number;
     }
     return -1;
   }
@@ -134,20 +187,73 @@ export class Timeline {
     c.fillStyle = colors.panel;
     c.fillRect(0, 0, width, height);
     this.paintGrid(c, colors);
-    c.save();
-    c.beginPath();
-    c.rect(0, axis, width, height - axis);
-    c.clip();
     const step = this.rowHeight;
     const begin = Math.floor(this.scroll / step);
     const end = Math.min(this.rows.length, Math.ceil((this.scroll + height - axis) / step));
-    for (let i = begin; i < end; i++) {
-      const row = this.rows[i] as Row;
-      const y = axis + i * step - this.scroll;
-      const head = this.rows[i - 1]?.worker !== row.worker;
-      this.paintRow(c, row, y, step, head, colors);
+    const part = this.part();
+    for (const inner of [true, false]) {
+      c.save();
+      c.beginPath();
+      c.rect(inner ? gutter : 0, axis, width, height - axis);
+      c.clip();
+      c.imageSmoothingEnabled = false;
+      for (let i = begin; i < end; i++) {
+        const row = this.rows[i] as Row;
+        const y = axis + i * step - this.scroll;
+        if (inner) this.paintRuns(c, row, y, step, part, colors);
+        else this.paintHead(c, row, y, step, this.rows[i - 1]?.worker !== row.worker, colors);
+      }
+      c.restore();
     }
-    c.restore();
+  }
+
+  // part gives what is in view. The present cover stays if it has the scale and the time.
+  private part(): Part {
+    const ratio = window.devicePixelRatio || 1;
+    const columns = Math.ceil(Math.max(this.width - gutter, 1) * ratio);
+    const { from, to } = this.view;
+    const scale = columns / (to - from);
+    const old = this.cover;
+    if (old && old.op === this.op) {
+      const exact = Math.abs(old.scale / scale - 1) < 1e-9;
+      const begin = (from - old.from) * old.scale;
+      const end = (to - old.from) * old.scale;
+      // The view begins at a whole column, so that nothing flickers.
+      const offset = Math.round(begin);
+      if (exact && offset >= 0 && offset + columns <= old.columns)
+        return {
+          ...{ cover: old, offset, columns, scale: scale / ratio },
+          from: old.from + offset / old.scale,
+        };
+      const near = Math.abs(Math.log2(old.scale / scale)) < 1;
+      if (this.rough && near && begin >= 0 && end <= old.columns)
+        return {
+          ...{ cover: old, offset: begin, columns: end - begin, scale: scale / ratio, from },
+        };
+    }
+    const margin = Math.ceil(columns / 2);
+    const cover: Cover = {
+      from: from - margin / scale,
+      ...{ scale, columns: columns + 2 * margin, op: this.op, strips: new Map() },
+    };
+    this.cover = cover;
+    return { cover, offset: margin, columns, from, scale: scale / ratio };
+  }
+
+  // picture gives the strip of a lane, and draws it if the lane has other runs now.
+  private picture(lane: Lane, cover: Cover): Picture {
+    const old = cover.strips.get(lane);
+    if (old && old.size === lane.runs.length && old.sorts === lane.sorts) return old;
+    const strip = draw(this.of(lane), cover, paints(), cover.op);
+    const canvas = old?.canvas ?? document.createElement("canvas");
+    canvas.width = cover.columns;
+    canvas.height = 2;
+    const bytes = new Uint8ClampedArray(strip.pixels.buffer as ArrayBuffer);
+    canvas.getContext("2d")?.putImageData(new ImageData(bytes, cover.columns, 2), 0, 0);
+    const { waits, wide } = strip;
+    const picture = { canvas, waits, wide, size: lane.runs.length, sorts: lane.sorts };
+    cover.strips.set(lane, picture);
+    return picture;
   }
 
   // shares sums up what the slots in view did.
@@ -161,47 +267,48 @@ export class Timeline {
     const { from, to } = this.view;
     const [left, right] = [Math.max(from, 0), to];
     const overlap = (a: number, b: number) => Math.max(0, Math.min(b, right) - Math.max(a, left));
-    const of = runs.of.bind(runs);
-    const [starts, times, failures] = [of("start_ms"), of("run_ms"), of("state")];
-    const [des, pub] = [of("deserialize_ms"), of("publish_ms")];
-    const [fetches, spills, waits] = [of("fetch_ms"), of("spill_ms"), of("wait_ms")];
+    // What came before a start, the last one first.
+    const waits = (["wait", "spill", "fetch"] as const).map((name) => parts.indexOf(name));
+    const [sums, ms] = [new Float64Array(stride), new Float64Array(runs.ops.length)];
+    const [counts, failed] = [new Int32Array(runs.ops.length), new Int32Array(runs.ops.length)];
     for (const row of this.rows) {
       const lane = runs.lanes[row.lane];
+      const p = lane && this.of(lane);
       let busy = 0;
       let last = left;
-      for (let i = lane ? first(lane.runs, left) : 0; lane && i < lane.runs.length; i++) {
-        const r = lane.runs[i] as number;
-        const start = starts[r] ?? 0;
+      for (let i = p ? p.first(left) : 0; p && i < p.size; i++) {
+        const start = p.starts[i] as number;
         if (start > right) break;
-        const d = des[r] ?? 0;
-        const run = overlap(start + d, start + d + (times[r] ?? 0));
-        const ended = start + d + (times[r] ?? 0) + (pub[r] ?? 0);
+        const at = i * stride;
+        const ended = p.end(i);
+        const begun = start + (p.parts[at + DESERIALIZE] as number);
+        const done = ended - (p.parts[at + PUBLISH] as number);
+        const run = overlap(begun, done);
         result.run += run;
-        result.phases.deserialize += overlap(start, start + d);
-        result.phases.publish += overlap(ended - (pub[r] ?? 0), ended);
+        sums[DESERIALIZE] = (sums[DESERIALIZE] as number) + overlap(start, begun);
+        sums[PUBLISH] = (sums[PUBLISH] as number) + overlap(done, ended);
         busy += overlap(start, ended);
         // Before the start only what no earlier run covers counts: the slot waited for it.
-        let gap = overlap(Math.max(last, start - before(r)), start);
-        for (const [phase, ms] of [
-          ["wait", waits[r] ?? 0],
-          ["spill", spills[r] ?? 0],
-          ["fetch", fetches[r] ?? 0],
-        ] as const) {
-          const part = Math.min(gap, ms);
-          result.phases[phase] += part;
+        let gap = overlap(Math.max(last, start - p.before(i)), start);
+        for (const wait of waits) {
+          if (gap <= 0) break;
+          const part = Math.min(gap, p.parts[at + wait] as number);
+          sums[wait] = (sums[wait] as number) + part;
           gap -= part;
           busy += part;
         }
         last = Math.max(last, ended);
-        const op = runs.opOf[r] ?? 0;
-        const sum = result.ops.get(op) ?? { count: 0, ms: 0, failed: 0 };
-        sum.count++;
-        sum.ms += run;
-        if (failures[r]) sum.failed++;
-        result.ops.set(op, sum);
+        const kind = p.kinds[i] as number;
+        const op = kind >> 1;
+        counts[op] = (counts[op] as number) + 1;
+        ms[op] = (ms[op] as number) + run;
+        failed[op] = (failed[op] as number) + (kind & 1);
       }
       result.idle += Math.max(0, right - left - busy);
     }
+    for (const [op, count] of counts.entries())
+      if (count > 0) result.ops.set(op, { count, ms: ms[op] ?? 0, failed: failed[op] ?? 0 });
+    for (const [i, name] of parts.entries()) if (name !== "run") result.phases[name] = sums[i] ?? 0;
     return result;
   }
 
@@ -229,7 +336,7 @@ export class Timeline {
     c.stroke();
   }
 
-  private paintRow(
+  private paintHead(
     c: CanvasRenderingContext2D,
     row: Row,
     y: number,
@@ -240,23 +347,6 @@ export class Timeline {
     if (head && y > axis) {
       c.fillStyle = colors.track;
       c.fillRect(0, y, this.width, 1);
-    }
-    const lane = runs.lanes[row.lane];
-    if (lane) {
-      // What nothing covers is idle.
-      const left = Math.max(gutter, this.x(runs.of("start_ms")[lane.runs[0] ?? -1] ?? 0));
-      c.globalAlpha = 0.45;
-      c.fillStyle = colors.track;
-      const last = lane.runs[lane.runs.length - 1] ?? -1;
-      const right = row.gone ? this.x(runs.end(last)) : this.width;
-      c.fillRect(left, y + 2, Math.max(0, right - left), step - 4);
-      c.globalAlpha = 1;
-      c.save();
-      c.beginPath();
-      c.rect(gutter, y, this.width - gutter, step);
-      c.clip();
-      this.paintRuns(c, lane.runs, y + 2, step - 4);
-      c.restore();
     }
     c.font = "12px system-ui, sans-serif";
     c.textBaseline = "middle";
@@ -274,147 +364,100 @@ export class Timeline {
     c.textAlign = "left";
   }
 
-  private paintRuns(c: CanvasRenderingContext2D, list: number[], y: number, h: number): void {
-    const { from, to } = this.view;
-    const scale = (this.width - gutter) / (to - from);
-    const of = runs.of.bind(runs);
-    const [starts, times, states] = [of("start_ms"), of("run_ms"), of("state")];
-    const [des, pub] = [of("deserialize_ms"), of("publish_ms")];
-    const [fetches, spills, waits] = [of("fetch_ms"), of("spill_ms"), of("wait_ms")];
-    let last = 0; // the end of the run before, in pixels
-    const cell = new Cell(c, y, h);
+  private paintRuns(
+    c: CanvasRenderingContext2D,
+    row: Row,
+    top: number,
+    step: number,
+    part: Part,
+    colors: Colors,
+  ): void {
+    const lane = runs.lanes[row.lane];
+    if (!lane || lane.runs.length === 0) return;
+    const p = this.of(lane);
+    const [y, h] = [top + 2, step - 4];
+    const { from, scale } = part;
+    const at = (ms: number) => gutter + (ms - from) * scale;
+    // What nothing covers is idle.
+    const left = Math.max(gutter, at(p.starts[0] as number));
+    const end = row.gone ? at(p.end(p.size - 1)) : this.width;
+    c.globalAlpha = 0.45;
+    c.fillStyle = colors.track;
+    c.fillRect(left, y, Math.max(0, end - left), h);
+    c.globalAlpha = 1;
+    const picture = this.picture(lane, part.cover);
+    const { offset, columns } = part;
+    const shown = this.width - gutter;
+    if (picture.waits)
+      c.drawImage(picture.canvas, offset, 1, columns, 1, gutter, y + h / 4, shown, h / 2);
+    c.drawImage(picture.canvas, offset, 0, columns, 1, gutter, y, shown, h);
     c.font = "11px system-ui, sans-serif";
-    for (let i = first(list, from); i < list.length; i++) {
-      const r = list[i] as number;
-      const start = starts[r] ?? 0;
-      if (start - before(r) > to) break;
-      const d = des[r] ?? 0;
-      const run = times[r] ?? 0;
-      const p = pub[r] ?? 0;
-      const x0 = gutter + (start - from) * scale;
-      const x1 = x0 + (d + run + p) * scale;
-      const op = runs.opOf[r] ?? 0;
+    c.textBaseline = "middle";
+    for (const i of picture.wide) {
+      const x0 = at(p.starts[i] as number);
+      const x1 = at(p.end(i));
+      if (x1 < gutter || x0 > this.width) continue;
+      const kind = p.kinds[i] as number;
+      const op = kind >> 1;
       const dim = this.op >= 0 && op !== this.op;
-      const color = states[r] ? failureColor : opColor(op);
-      // What came before the start, where no earlier run has the place.
-      let x = x0;
-      for (const [ms, paint] of [
-        [waits[r] ?? 0, phaseColors.wait],
-        [spills[r] ?? 0, phaseColors.spill],
-        [fetches[r] ?? 0, phaseColors.fetch],
-      ] as const) {
-        if (ms <= 0 || x <= last) continue;
-        const left = Math.max(last, x - ms * scale);
-        if (x - left >= 0.5) {
-          c.globalAlpha = dim ? 0.12 : 0.85;
-          c.fillStyle = paint;
-          c.fillRect(left, y + h / 4, x - left, h / 2);
-        }
-        x = left;
-      }
-      last = Math.max(last, x1);
-      if (x1 - x0 < 1.5) {
-        cell.add(x0, x1 - x0, color, dim);
-        continue;
-      }
-      cell.flush();
-      const alpha = dim ? 0.15 : 1;
-      c.globalAlpha = alpha;
+      c.globalAlpha = dim ? 0.15 : 1;
       // A gap of half a pixel keeps neighbours apart.
-      const right = x1 - (x1 - x0 > 4 ? 0.75 : 0);
-      c.fillStyle = color;
+      const right = x1 - 0.75;
+      c.fillStyle = kind & 1 ? failureColor : opColor(op);
       c.fillRect(x0, y, right - x0, h);
-      if (d * scale >= 0.75) {
+      const deserialize = (p.parts[i * stride + DESERIALIZE] as number) * scale;
+      if (deserialize >= 0.75) {
         c.fillStyle = phaseColors.deserialize;
-        c.fillRect(x0, y, d * scale, h);
+        c.fillRect(x0, y, deserialize, h);
       }
-      if (p * scale >= 0.75) {
+      const publish = (p.parts[i * stride + PUBLISH] as number) * scale;
+      if (publish >= 0.75) {
         c.fillStyle = phaseColors.publish;
-        c.fillRect(right - p * scale, y, p * scale, h);
+        c.fillRect(right - publish, y, publish, h);
       }
-      if (r === this.hovered) {
-        c.strokeStyle = this.colors?.text ?? "#000";
-        c.lineWidth = 1.5;
-        c.strokeRect(x0 + 0.75, y + 0.75, right - x0 - 1.5, h - 1.5);
-      }
-      const room = Math.min(right, this.width) - Math.max(x0, gutter) - d * scale - 10;
+      const room = Math.min(right, this.width) - Math.max(x0, gutter) - deserialize - 10;
       if (room > 30 && h >= 11 && !dim) {
         const letters = Math.floor(room / 6);
         const name = runs.ops[op] ?? "";
         c.fillStyle = "#fff";
         c.fillText(
           name.length > letters ? `${name.slice(0, letters - 1)}…` : name,
-          Math.max(x0 + d * scale, gutter) + 5,
+          Math.max(x0 + deserialize, gutter) + 5,
           y + h / 2 + 0.5,
         );
       }
     }
-    cell.flush();
     c.globalAlpha = 1;
+    if (runs.laneOf[this.hovered] !== row.lane) return;
+    const x0 = at(runs.of("start_ms")[this.hovered] ?? 0);
+    c.strokeStyle = colors.text;
+    c.lineWidth = 1.5;
+    const width = Math.max(at(runs.end(this.hovered)) - x0, widePixels);
+    c.strokeRect(x0 + 0.75, y + 0.75, width - 2.25, h - 1.5);
   }
 }
 
-// Cell gathers runs that are narrower than a pixel. Each pixel gets the colour of the run that has
-// most of it, and is the fainter the less of it is busy.
-class Cell {
-  private pixel = -1;
-  private busy = 0;
-  private most = 0;
-  private color = "";
-  private dim = false;
-
-  constructor(
-    private c: CanvasRenderingContext2D,
-    private y: number,
-    private h: number,
-  ) {}
-
-  add(x: number, width: number, color: string, dim: boolean): void {
-    const pixel = Math.floor(x);
-    if (pixel !== this.pixel) {
-      this.flush();
-      this.pixel = pixel;
-    }
-    this.busy += width;
-    if (width >= this.most) {
-      this.most = width;
-      this.color = color;
-      this.dim = dim;
-    }
-  }
-
-  flush(): void {
-    if (this.pixel >= 0) {
-      this.c.globalAlpha = this.dim ? 0.15 : Math.min(1, 0.35 + 0.65 * this.busy);
-      this.c.fillStyle = this.color;
-      this.c.fillRect(this.pixel, this.y, 1, this.h);
-    }
-    this.pixel = -1;
-    this.busy = 0;
-    this.most = 0;
-  }
+// columns gives those of all attempts.
+function columns(): Columns {
+  return {
+    ...{ start: runs.of("start_ms"), fetch: runs.of("fetch_ms"), spill: runs.of("spill_ms") },
+    ...{ wait: runs.of("wait_ms"), deserialize: runs.of("deserialize_ms") },
+    ...{ run: runs.of("run_ms"), publish: runs.of("publish_ms") },
+    ...{ op: runs.opOf, failed: runs.of("state") },
+  };
 }
 
-// before is the time that a run waited before its start.
-function before(run: number): number {
-  return (
-    (runs.of("fetch_ms")[run] ?? 0) +
-    (runs.of("spill_ms")[run] ?? 0) +
-    (runs.of("wait_ms")[run] ?? 0)
-  );
-}
-
-// first finds the first run of a lane that may reach beyond a moment.
-function first(list: number[], ms: number): number {
-  const starts = runs.of("start_ms");
-  let low = 0;
-  let high = list.length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if ((starts[list[middle] as number] ?? 0) < ms) low = middle + 1;
-    else high = middle;
-  }
-  return Math.max(0, low - 1);
+// paints gives the colours of strips.
+function paints(): Paints {
+  const number = (color: string) => {
+    const [r = 0, g = 0, b = 0] = [1, 3, 5].map((i) => Number.parseInt(color.slice(i, i + 2), 16));
+    return (b << 16) | (g << 8) | r;
+  };
+  return {
+    ops: runs.ops.map((_, i) => number(opColor(i))),
+    failure: number(failureColor),
+    parts: parts.map((name) => (name === "run" ? 0 : number(phaseColors[name]))),
+  };
 }
 
 // niceStep rounds a time up to one that reads well on an axis.

@@ -1,7 +1,7 @@
 // The page of the task stream.
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import { opColor, phaseColors, phaseNames, theme } from "../colors";
+import { opColor, phaseColors, phaseNames, theme, token } from "../colors";
 import { Surface } from "../draw/surface";
 import { type Row, type Shares, Timeline } from "../draw/timeline";
 import { bytes, clock, count, duration, percent } from "../format";
@@ -48,6 +48,9 @@ function nowMs(): number {
   return presently() + skew - runs.origin;
 }
 
+// A zoom rests after so many milliseconds without an event.
+const restMs = 120;
+
 export function StreamPage() {
   useTopics("runs");
   const canvas = useRef<HTMLCanvasElement>(null);
@@ -63,13 +66,23 @@ export function StreamPage() {
   const [size, setSize] = useState(runs.size);
   timeline.op = op;
   const redraw = useRef(() => {});
+  const zooming = useRef(0);
+  // settle draws exactly what a zoom has stretched, once it rests.
+  const settle = () => {
+    window.clearTimeout(zooming.current);
+    zooming.current = window.setTimeout(() => {
+      timeline.settle();
+      redraw.current();
+    }, restMs);
+  };
 
   useEffect(() => {
     const [element, below] = [canvas.current, strip.current];
     if (!element || !below) return;
     let closed = false;
     const surface = new Surface(element, (c, w, h) => timeline.paint(c, w, h));
-    const overview = new Surface(below, (c, w, h) => paintStrip(c, w, h, timeline));
+    const busy = new Busy();
+    const overview = new Surface(below, (c, w, h) => paintStrip(c, w, h, timeline, busy));
     const span = timeline.view.to - timeline.view.from;
     timeline.view = { from: nowMs() - span, to: nowMs() };
     if (frozen) void all();
@@ -117,6 +130,7 @@ export function StreamPage() {
         (!event.shiftKey && event.deltaX === 0 && !event.altKey)
       ) {
         if (event.deltaY !== 0) timeline.zoom(1.0018 ** event.deltaY, event.offsetX);
+        settle();
       } else if (event.altKey) timeline.scrollBy(event.deltaY);
       else {
         timeline.pan(event.deltaX || event.deltaY);
@@ -128,6 +142,7 @@ export function StreamPage() {
     return () => {
       closed = true;
       clearInterval(timer);
+      window.clearTimeout(zooming.current);
       for (const f of unfollow) f();
       element.removeEventListener("wheel", wheel);
       surface.close();
@@ -188,6 +203,7 @@ export function StreamPage() {
     else if (event.key === "0") void all();
     else return;
     event.preventDefault();
+    settle();
     redraw.current();
   };
   const span = (minutes: number) => {
@@ -401,38 +417,57 @@ function stripSpan(): [number, number] {
   return to > from ? [from, to + (to - from) * 0.01] : [0, 1];
 }
 
-// paintStrip shows how many slots were busy over the whole history.
+// Busy is how many slots were busy over the whole history, as a picture.
+class Busy {
+  private canvas = document.createElement("canvas");
+  private drawn = "";
+
+  // picture draws it again if the history, the size or the colours have changed.
+  picture(width: number, height: number, color: string): HTMLCanvasElement {
+    const now = `${runs.version} ${width} ${height} ${color}`;
+    if (this.drawn === now) return this.canvas;
+    this.drawn = now;
+    this.canvas.width = Math.max(1, Math.ceil(width));
+    this.canvas.height = Math.max(1, height);
+    const [from, to] = stripSpan();
+    const columns = new Float64Array(this.canvas.width);
+    const scale = width / (to - from);
+    const [starts, times] = [runs.of("start_ms"), runs.of("run_ms")];
+    for (let i = 0; i < runs.size; i++) {
+      const a = ((starts[i] as number) - from) * scale;
+      const b = a + (times[i] as number) * scale;
+      for (let x = Math.floor(a); x <= b && x < width; x++)
+        columns[x] = (columns[x] as number) + Math.min(b, x + 1) - Math.max(a, x);
+    }
+    const most = columns.reduce((a, b) => Math.max(a, b), 1e-9);
+    const c = this.canvas.getContext("2d");
+    if (!c) return this.canvas;
+    c.fillStyle = color;
+    for (const [x, busy] of columns.entries()) {
+      const h = (busy / most) * (height - 10);
+      if (h > 0) c.fillRect(x, height - h, 1, h);
+    }
+    return this.canvas;
+  }
+}
+
+// paintStrip shows the whole history, and what of it is in view.
 function paintStrip(
   c: CanvasRenderingContext2D,
   width: number,
   height: number,
   timeline: Timeline,
+  busy: Busy,
 ) {
-  const style = getComputedStyle(document.documentElement);
-  c.fillStyle = style.getPropertyValue("--panel");
+  c.fillStyle = token("panel");
   c.fillRect(0, 0, width, height);
-  const [from, to] = stripSpan();
-  const columns = new Float64Array(Math.max(1, Math.ceil(width)));
-  const scale = width / (to - from);
-  const [starts, times] = [runs.of("start_ms"), runs.of("run_ms")];
-  for (let i = 0; i < runs.size; i++) {
-    const a = ((starts[i] ?? 0) - from) * scale;
-    const b = a + (times[i] ?? 0) * scale;
-    for (let x = Math.floor(a); x <= b && x < width; x++) {
-      columns[x] = (columns[x] ?? 0) + Math.min(b, x + 1) - Math.max(a, x);
-    }
-  }
-  const most = Math.max(...columns, 1e-9);
-  c.fillStyle = style.getPropertyValue("--bar-running");
   c.globalAlpha = 0.55;
-  for (let x = 0; x < width; x++) {
-    const h = ((columns[x] ?? 0) / most) * (height - 10);
-    if (h > 0) c.fillRect(x, height - h, 1, h);
-  }
-  c.globalAlpha = 1;
+  c.drawImage(busy.picture(width, height, token("bar-running")), 0, 0);
+  const [from, to] = stripSpan();
+  const scale = width / (to - from);
   const left = (timeline.view.from - from) * scale;
   const right = (timeline.view.to - from) * scale;
-  c.fillStyle = style.getPropertyValue("--text");
+  c.fillStyle = token("text");
   c.globalAlpha = 0.09;
   c.fillRect(left, 0, Math.max(right - left, 2), height);
   c.globalAlpha = 0.5;
