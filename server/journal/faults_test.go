@@ -257,9 +257,8 @@ func story(t *testing.T, segment, stop int) (acknowledged int, ended bool) {
 			_ = j.Close() // It may have failed.
 			continue
 		}
-		killed := files
-		files = killed.left()
-		files.stopAt, files.changes = stop, killed.changes
+		files = files.left()
+		files.stopAt = stop
 		_ = j.Close()
 	}
 	ended = files.changes < stop

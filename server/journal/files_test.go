@@ -132,6 +132,7 @@ func (d *disk) left() *disk {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	again, copies := newDisk(), map[*diskContent]*diskContent{}
+	again.changes = d.changes
 	clone := func(f *diskContent) *diskContent {
 		if copies[f] == nil {
 			copies[f] = &diskContent{bytes.Clone(f.data), bytes.Clone(f.stable), f.clean}
