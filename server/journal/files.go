@@ -3,6 +3,7 @@ package journal
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -90,6 +91,27 @@ func OpenDirectory(path string) (*Directory, error) {
 		return nil, fmt.Errorf("journal %s: lock it: %w: choose a directory of a file system with locks", path, err)
 	}
 	return &Directory{path: path, lock: lock}, nil
+}
+
+// ReadDirectory opens a directory for reading only, also if a scheduler uses it: then live is set.
+func ReadDirectory(path string) (d *Directory, live bool, err error) {
+	lock, err := os.Open(path)
+	if err != nil {
+		return nil, false, fmt.Errorf("journal: %w", err)
+	}
+	err = unix.Flock(int(lock.Fd()), unix.LOCK_SH|unix.LOCK_NB)
+	live = errors.Is(err, unix.EWOULDBLOCK)
+	if err == nil {
+		err = unix.Flock(int(lock.Fd()), unix.LOCK_UN) // A scheduler may start at any time.
+	}
+	if _, list := lock.Readdirnames(1); list != nil && !errors.Is(list, io.EOF) {
+		err, live = list, false
+	}
+	if err != nil && !live {
+		_ = lock.Close() // The other error says more.
+		return nil, false, fmt.Errorf("journal %s: %w", path, err)
+	}
+	return &Directory{path: path, lock: lock}, live, nil
 }
 
 // makeDirectory makes a directory and those above it, and calls sync for each directory that got a

@@ -63,7 +63,7 @@ func segments(files Files) (names []string, firsts []uint64, err error) {
 		}
 		first, err := numberOf(text)
 		if err != nil || first == 0 {
-			return nil, nil, damaged(name, 0, "its name is not the number of a batch")
+			return nil, nil, fmt.Errorf("journal: %s: its name is not the number of a batch: move it away", name)
 		}
 		names, firsts = append(names, name), append(firsts, first)
 	}
@@ -74,7 +74,8 @@ func segments(files Files) (names []string, firsts []uint64, err error) {
 var errEnough = errors.New("enough")
 
 // read calls visit for all records in order, with the time at which each was appended, the number
-// of its batch and the place of that in the last one of h.segments. An error of visit ends it.
+// of its batch and the byte of the segment at which that begins. h.segments then has the segments
+// before that one. An error of visit ends it.
 func (h *history) read(visit func(at time.Time, r Record, batch uint64, offset int) error) error {
 	names, firsts, err := segments(h.files)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 
 // Record is one of the types of this file, or one of these events of the machine: ClientClosed,
 // TasksHeld, TasksReleased, TasksCancelled, TasksRetried, GraphReleased, TaskEnded. All are
-// pointers.
+// pointers. The command "millrace journal show" prints all fields but bytes, so a secret is bytes.
 type Record any
 
 // Begun is the first record of each start of the scheduler.

@@ -131,9 +131,12 @@ type DamageError struct {
 	Cause  string
 }
 
+// DamageRemedy says what to do about damage.
+const DamageRemedy = "restore the directory from a copy, or give up what was accepted after that: \"millrace journal check\" tells how much is whole, " +
+	"and \"millrace journal cut\" removes the rest"
+
 func (e *DamageError) Error() string {
-	return fmt.Sprintf("journal: %s: at byte %d: %s: the disk or a program has damaged it: restore the directory from a copy, or give up what was "+
-		"accepted after that; \"millrace journal check\" tells how much is whole, and \"millrace journal cut\" removes the rest", e.File, e.Offset, e.Cause)
+	return fmt.Sprintf("journal: %s: at byte %d: %s: the disk or a program has damaged it: %s", e.File, e.Offset, e.Cause, DamageRemedy)
 }
 
 func damaged(name string, offset int, format string, args ...any) error {

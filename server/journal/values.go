@@ -58,7 +58,7 @@ func lastValues(files Files) (last uint64, err error) {
 		if text, ok := strings.CutSuffix(name, valuesSuffix); ok {
 			number, err := numberOf(text)
 			if err != nil {
-				return 0, damaged(name, 0, "its name is not a number")
+				return 0, fmt.Errorf("journal: %s: its name is not the number of a file of values: move it away", name)
 			}
 			last = max(last, number)
 		}

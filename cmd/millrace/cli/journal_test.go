@@ -1,9 +1,19 @@
 package cli
 
 import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/server/journal"
+	"github.com/millrace/millrace/server/sched"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
 // syncCount counts what is made durable in a directory.
@@ -49,5 +59,190 @@ func TestTheTokenIsKept(t *testing.T) {
 	}
 	if err := directory.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// written makes a journal with a graph of a client, and returns its directory.
+func written(t *testing.T) string {
+	t.Helper()
+	directory := filepath.Join(t.TempDir(), "journal")
+	files, err := journal.OpenDirectory(directory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j, err := journal.Open(journal.Config{Files: files}, func(time.Time, journal.Record) error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := keptToken(files, "secret-token"); err != nil {
+		t.Fatal(err)
+	}
+	at := time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC)
+	for _, r := range []journal.Record{
+		&journal.Begun{Cluster: "c1", Life: 7, Starts: 1},
+		&journal.ClientOpened{Client: 4, Spec: schedapi.ClientSpec{Name: "a client", Namespace: "default", TTL: time.Minute}},
+		&journal.Submitted{Submission: schedapi.Submission{
+			Graph: sched.GraphSubmitted{
+				Client: 4, Name: "etl", Namespace: "default", Options: []sched.Options{{Resources: map[string]float64{"gpu": 1}}},
+				Tasks: []sched.TaskSpec{{Key: "load\x1b[2J", Arguments: []byte("secret-argument")}, {Key: "big", Arguments: bytes.Repeat([]byte("secret"), 20000), Inputs: []string{"load\x1b[2J"}}},
+			},
+			Functions: []schedapi.Function{{Payload: []byte("secret-function"), Language: "python"}},
+		}, ID: 9, First: 100, End: 102},
+		&sched.TasksHeld{Client: 4, Tasks: []ids.TaskID{100, 101}},
+		&sched.TaskEnded{Task: 100, Attempt: 1, State: sched.TaskSucceeded},
+		&sched.TaskEnded{Task: 101, Attempt: 1, State: sched.TaskFailed, Err: &sched.TaskError{Reason: "TASK_FAILED", Message: "no disk", LogTail: "secret-log"}},
+		&sched.TaskEnded{Task: 7, Attempt: 1, State: sched.TaskSucceeded},
+	} {
+		if err := j.Wait(t.Context(), j.Append(at, r)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(j.Close(), files.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return directory
+}
+
+func TestAJournalIsShown(t *testing.T) {
+	directory := written(t)
+	out, err := commandLine(t, "journal", "show", directory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `2026-11-28T12:00:00.000Z  1  begun cluster=c1 life=7 starts=1
+2026-11-28T12:00:00.000Z  2  client_opened client=c4 name="a client" namespace=default ttl=1m0s
+2026-11-28T12:00:00.000Z  3  submitted client=c4 name=etl namespace=default options=(1 items) tasks=(2 items) functions=(1 items) id=g9 first=t100 end=t102
+2026-11-28T12:00:00.000Z  4  tasks_held client=c4 tasks=[t100 t101]
+2026-11-28T12:00:00.000Z  5  task_ended task=t100 attempt=a1 state=SUCCEEDED
+2026-11-28T12:00:00.000Z  6  task_ended task=t101 attempt=a1 state=FAILED reason=TASK_FAILED message="no disk"
+2026-11-28T12:00:00.000Z  7  task_ended task=t7 attempt=a1 state=SUCCEEDED
+`
+	if out != want {
+		t.Errorf("got\n%s, want\n%s", out, want)
+	}
+	for _, c := range []struct {
+		lines int
+		args  []string
+	}{{4, []string{"--graph", "9"}}, {3, []string{"--client", "4"}}, {2, []string{"--client", "4", "--graph", "9"}}, {0, []string{"--graph", "8"}}} {
+		out, err := commandLine(t, append([]string{"journal", "show", directory}, c.args...)...)
+		if n := strings.Count(out, "\n"); err != nil || n != c.lines {
+			t.Errorf("%v: %d lines, not %d; %v\n%s", c.args, n, c.lines, err, out)
+		}
+	}
+	out, err = commandLine(t, "journal", "show", directory, "--json")
+	var all struct {
+		Records []struct {
+			Kind, ID string
+			Batch    int
+			Graph    struct {
+				Tasks []struct {
+					Key       string
+					Arguments map[string]int
+					Inputs    []string
+				}
+			}
+		}
+	}
+	if err := errors.Join(err, json.Unmarshal([]byte(out), &all)); err != nil || len(all.Records) != 7 {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if r := all.Records[2]; r.Kind != "submitted" || r.ID != "g9" || r.Batch != 3 || len(r.Graph.Tasks) != 2 || r.Graph.Tasks[1].Arguments["bytes"] != 120000 || len(r.Graph.Tasks[1].Inputs) != 1 {
+		t.Errorf("%+v", r)
+	}
+	if strings.Contains(out, "secret") {
+		t.Errorf("it has secrets: %s", out)
+	}
+	out, err = commandLine(t, "journal", "show", directory, "--json", "--graph", "8")
+	if err := errors.Join(err, json.Unmarshal([]byte(out), &all)); err != nil || len(all.Records) != 0 {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+func TestAJournalIsCheckedAndCut(t *testing.T) {
+	directory := written(t)
+	check := func(args ...string) (journalView, error) {
+		t.Helper()
+		out, err := commandLine(t, append([]string{"journal", "check", directory, "--json"}, args...)...)
+		var v journalView
+		if broken := json.Unmarshal([]byte(out), &v); broken != nil {
+			t.Fatalf("%v, %v\n%s", broken, err, out)
+		}
+		return v, err
+	}
+	if v, err := check(); err != nil || !v.Sound || v.End != "stopped" || v.Records != 7 || v.Cluster != "c1" || v.Values != 1 {
+		t.Errorf("%+v, %v", v, err)
+	}
+	if out, err := commandLine(t, "journal", "check", directory, "-o", "wide"); err != nil || !strings.Contains(out, "7 in 7 batches") || !strings.Contains(out, ".log") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if out, err := commandLine(t, "journal", "cut", directory, "--yes"); err != nil || out != "nothing is damaged\n" {
+		t.Errorf("%q, %v", out, err)
+	}
+	name := filepath.Join(directory, "00000000000000000001.log")
+	data, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := bytes.Index(data, []byte("no disk"))
+	data[at] = 'x'
+	if err := os.WriteFile(name, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	v, err := check()
+	if exitCode(err) != exitFailed || v.Sound || v.Records != 5 || v.Damage == nil || v.Damage.File != filepath.Base(name) || v.Damage.Offset >= int64(at) || v.Damage.Remedy == "" || v.BehindFiles != 1 {
+		t.Errorf("%+v, %v", v, err)
+	}
+	if out, err := commandLine(t, "journal", "check", directory); exitCode(err) != exitFailed || !strings.Contains(out, "millrace journal cut") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if out, err := commandLine(t, "journal", "show", directory); exitCode(err) != exitFailed || strings.Count(out, "\n") != 5 {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if _, err := commandLine(t, "journal", "cut", directory); exitCode(err) != exitUsage || !strings.Contains(err.Error(), "--yes would keep 5 records") {
+		t.Errorf("without --yes: %v", err)
+	}
+	lock, err := journal.OpenDirectory(directory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := commandLine(t, "journal", "cut", directory, "--yes"); err == nil || !strings.Contains(err.Error(), "another scheduler uses it") {
+		t.Errorf("while it is locked: %v", err)
+	}
+	if v, err := check(); err == nil || v.Sound {
+		t.Errorf("while it is locked: %+v, %v", v, err)
+	}
+	if err := lock.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := commandLine(t, "journal", "cut", directory, "--yes"); err != nil || !strings.Contains(out, "the journal is whole, with 5 records") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	copies, err := filepath.Glob(name + ".*.cut")
+	if err != nil || len(copies) != 1 {
+		t.Fatalf("%q, %v", copies, err)
+	}
+	if kept, err := os.ReadFile(copies[0]); err != nil || !bytes.Equal(kept, data) {
+		t.Errorf("the copy is not the damaged file: %v", err)
+	}
+	if v, err := check(); err != nil || v.Records != 5 || v.End != "stopped" {
+		t.Errorf("%+v, %v", v, err)
+	}
+}
+
+func TestADirectoryWithoutAJournalIsNotMade(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "none")
+	for _, name := range []string{"check", "show", "cut"} {
+		if _, err := commandLine(t, "journal", name, missing, "--yes"); name == "cut" && err == nil {
+			t.Errorf("%s: no error", name)
+		}
+		if _, err := commandLine(t, "journal", name, missing); err == nil || !strings.Contains(err.Error(), "no such file") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := os.Stat(missing); err == nil {
+		t.Error("the directory was made")
+	}
+	if out, _ := commandLine(t, "__complete", "journal", "check", ""); !strings.Contains(out, ":16") {
+		t.Errorf("directories are not completed: %q", out)
 	}
 }
