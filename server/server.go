@@ -78,6 +78,12 @@ type Config struct {
 	// ReconnectGrace is the time that a worker whose connection broke has to reconnect (0: 2 s).
 	WorkerLease    time.Duration
 	ReconnectGrace time.Duration
+	// RestartGrace is the time that workers have to come back after a restart from the journal (0:
+	// 15 s).
+	RestartGrace time.Duration
+	// Ready is called once calls are answered; after an error the scheduler stops. nil: nobody is
+	// told.
+	Ready func() error
 	// StopGrace is the time that running calls have to finish after Run's context has ended. 0: 5
 	// s.
 	StopGrace time.Duration
@@ -154,7 +160,7 @@ func New(config Config) (*Server, error) {
 			ID: id, Life: life, StartedAt: time.Now(), InlineResultBytes: config.InlineResultBytes,
 			MaxMessageBytes: rpc.MaxMessageBytes, HTTPAddress: s.HTTPAddress(), WorkerLease: config.WorkerLease,
 		},
-		ReconnectGrace: config.ReconnectGrace, NativeOps: config.NativeOps, Log: config.Log,
+		ReconnectGrace: config.ReconnectGrace, RestartGrace: config.RestartGrace, NativeOps: config.NativeOps, Log: config.Log,
 	})
 	s.watch = newWatch(s.loop, config.Machine.MemoryBytes, config.Log)
 	web.Register(metrics, s.loop, s.watch.Alarms, version.String())
@@ -265,6 +271,9 @@ func (s *Server) Run(ctx context.Context) error {
 		scavenge(serving)
 		return nil
 	})
+	if s.config.Journal == nil {
+		s.rpc.Ready() // Before the first call: calls wait for the loop.
+	}
 	group.Go(func() error {
 		if err := s.rpc.Serve(s.listener); err != nil {
 			return fmt.Errorf("serve on %s: %w", s.Address(), err)
@@ -272,13 +281,17 @@ func (s *Server) Run(ctx context.Context) error {
 		return nil
 	})
 	if s.config.Journal != nil {
-		if err := s.loop.Restore(journal.Config{Files: s.config.Journal, Log: s.config.Log}); err != nil {
-			s.rpc.Stop(ctx)
-			_ = s.local.Close() // It fails only if it is closed already.
+		if err := s.loop.Restore(serving, journal.Config{Files: s.config.Journal, Log: s.config.Log}); err != nil {
 			stopServing()
+			s.rpc.Stop(serving) // At once: only watches of the health are open.
+			_ = s.local.Close() // It fails only if it is closed already.
+			s.close()
 			stopLoop()
 			_ = group.Wait() // Nothing was served.
-			return err
+			if ctx.Err() != nil {
+				err = nil // It was told to stop.
+			}
+			return errors.Join(err, s.loop.CloseJournal())
 		}
 	}
 	go func() {
@@ -315,9 +328,15 @@ func (s *Server) Run(ctx context.Context) error {
 		})
 	}
 	s.config.Log.Info("the scheduler is ready", "address", s.Address(), "http", s.HTTPAddress(), "id", s.ID())
-	select {
-	case <-serving.Done():
-	case <-s.loop.ShutdownRequested():
+	var unready error
+	if s.config.Ready != nil {
+		unready = s.config.Ready()
+	}
+	if unready == nil {
+		select {
+		case <-serving.Done():
+		case <-s.loop.ShutdownRequested():
+		}
 	}
 	s.config.Log.Info("the scheduler stops")
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.config.StopGrace)
@@ -334,5 +353,5 @@ func (s *Server) Run(ctx context.Context) error {
 	err := group.Wait()
 	stopLoop()
 	<-looped
-	return errors.Join(err, s.loop.CloseJournal())
+	return errors.Join(unready, err, s.loop.CloseJournal())
 }

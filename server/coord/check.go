@@ -241,7 +241,7 @@ func (k *checker) topic(t *topic) {
 			k.fail("topic %q has message %d at %d, and the last is %d", t.name, msg.number, i, t.number)
 		}
 	}
-	if bytes != t.bytes || len(t.messages) > k.m.config.TopicMessages || t.number == 0 && len(t.waiting) == 0 {
+	if bytes != t.bytes || len(t.messages) > k.m.config.TopicMessages || t.number == k.m.config.Messages && len(t.waiting) == 0 {
 		k.fail("topic %q has %d messages with %d bytes, and counts %d", t.name, len(t.messages), bytes, t.bytes)
 	}
 }

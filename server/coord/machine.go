@@ -34,6 +34,9 @@ type Config struct {
 	// 16 MiB.
 	TopicMessages int
 	TopicBytes    uint64
+	// Messages is the number after which messages of topics are numbered, above those of earlier
+	// starts of the scheduler.
+	Messages uint64
 }
 
 const (

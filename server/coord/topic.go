@@ -28,7 +28,7 @@ func (a ReadTopic) same(other Ask) bool { return other == Ask(a) }
 func (m *Machine) topic(s *space, name string) *topic {
 	t := s.topics[name]
 	if t == nil {
-		t = &topic{name: name}
+		t = &topic{name: name, number: m.config.Messages}
 		s.topics[name] = t
 		m.addName(s, name)
 	}
@@ -36,7 +36,7 @@ func (m *Machine) topic(s *space, name string) *topic {
 }
 
 func (m *Machine) tidyTopic(s *space, t *topic) {
-	if t.number == 0 && len(t.waiting) == 0 {
+	if t.number == m.config.Messages && len(t.waiting) == 0 {
 		delete(s.topics, t.name)
 		m.dropName(s, t.name)
 	}
@@ -54,12 +54,14 @@ func (m *Machine) enterTopic(r *request, ask ReadTopic) {
 }
 
 // readTopic gives messages to a request, if there are any for it. A number of the future is one of
-// an earlier life of the scheduler: the request begins with the oldest message.
+// an earlier life of the scheduler, and one below Messages of an earlier start: the request begins
+// with the oldest message, and misses those of this start that are not kept.
 func (m *Machine) readTopic(r *request, t *topic) bool {
 	ask := r.ask.(ReadTopic)
 	if ask.After > t.number {
 		ask.After = 0
 	}
+	ask.After = max(ask.After, m.config.Messages)
 	if len(t.messages) == 0 || ask.After >= t.number {
 		return false
 	}
@@ -141,7 +143,7 @@ func (m *Machine) Topics(namespace string) (infos []TopicInfo) {
 		return nil
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.topics)) {
-		if t := s.topics[name]; t.number > 0 {
+		if t := s.topics[name]; t.number > m.config.Messages {
 			infos = append(infos, TopicInfo{Name: name, Number: t.number, Messages: len(t.messages), Bytes: t.bytes})
 		}
 	}

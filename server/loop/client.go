@@ -73,7 +73,7 @@ func (l *Loop) OpenClient(ctx context.Context, spec schedapi.ClientSpec) (*sched
 	var row *schedapi.Client
 	var refused error
 	err := l.call(ctx, func() {
-		if refused = l.refuseIfDraining(); refused != nil {
+		if refused = l.refuseNew(); refused != nil {
 			return
 		}
 		c := l.openClient(spec)

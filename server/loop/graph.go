@@ -15,7 +15,7 @@ import (
 func (l *Loop) Submit(ctx context.Context, submission schedapi.Submission) (schedapi.Accepted, error) {
 	var accepted schedapi.Accepted
 	err := l.do(ctx, func() (err error) {
-		if err = cmp.Or(l.refuseIfDraining(), l.refuseIfBehind()); err == nil {
+		if err = cmp.Or(l.refuseNew(), l.refuseIfBehind()); err == nil {
 			accepted, err = l.submit(&submission)
 		}
 		return err

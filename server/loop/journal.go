@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/coord"
 	"github.com/millrace/millrace/server/journal"
 	"github.com/millrace/millrace/server/members"
 	"github.com/millrace/millrace/server/sched"
@@ -18,8 +19,9 @@ const (
 	// restartWorkers is the gap in the numbers of workers after a restart: the number of a worker
 	// whose record was lost is not given to another one.
 	restartWorkers = 1024
-	// restartRevisions is the distance between the first revisions of two starts: a revision of an
-	// earlier start is not mistaken for one of this start.
+	// restartRevisions is the distance between the first revisions of two starts, and between the
+	// first numbers of messages of a topic: one of an earlier start is not mistaken for one of this
+	// start.
 	restartRevisions = 1 << 36
 )
 
@@ -51,8 +53,8 @@ type restarting struct {
 }
 
 // Restore brings the state back from a journal, which then gets all that is accepted. Call it
-// before Run.
-func (l *Loop) Restore(config journal.Config) error {
+// before Run. It ends with an error if the context ends, or if the journal cannot be read.
+func (l *Loop) Restore(ctx context.Context, config journal.Config) error {
 	l.owning.Lock()
 	defer l.owning.Unlock()
 	began := l.config.Clock()
@@ -62,17 +64,24 @@ func (l *Loop) Restore(config journal.Config) error {
 	records := 0
 	opened, err := journal.Open(config, func(at time.Time, record journal.Record) error {
 		records++
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		l.now = l.start.Add(at.Sub(l.start))
 		return l.replay(record)
 	})
 	if err != nil {
 		return err
 	}
-	l.now = l.config.Clock()
 	r.journal, r.replaying = opened, false
 	r.starts++
+	if err := l.begun(ctx); err != nil {
+		return err
+	}
+	l.now = l.config.Clock()
 	if r.starts > 1 {
 		l.catalog.Begin((r.starts - 1) * restartRevisions)
+		l.coordination.machine = coord.New(coord.Config{Messages: (r.starts - 1) * restartRevisions})
 	}
 	l.step(sched.RecordsReplayed{Restarts: r.starts - 1})
 	l.restoreMembers()
@@ -83,7 +92,6 @@ func (l *Loop) Restore(config journal.Config) error {
 		c.changes = changeLog{revision: first, floor: first}
 		l.dirty.client(c, l.now)
 	}
-	l.record(&journal.Begun{Cluster: l.config.Cluster.ID, Life: l.config.Cluster.Life, Starts: r.starts})
 	if r.starts > 1 {
 		l.log.Info("the scheduler goes on from its journal", "records", records, "tasks", l.machine.Totals().Tasks,
 			"workers", len(r.missing), "clients", len(l.clients.byID), "after", l.now.Sub(began).Round(time.Millisecond))
@@ -96,12 +104,24 @@ func (l *Loop) Restore(config journal.Config) error {
 	return nil
 }
 
+// begun records the start, and waits until that is durable: the numbers that this start gives out
+// must not be given out by the next one. While the disk refuses the record, it waits.
+func (l *Loop) begun(ctx context.Context) error {
+	r := &l.restarting
+	l.now = l.config.Clock()
+	l.record(&journal.Begun{Cluster: l.config.Cluster.ID, Life: l.config.Cluster.Life, Starts: r.starts})
+	for {
+		err := r.journal.Wait(ctx, r.recorded)
+		if err == nil || ctx.Err() != nil || r.journal.Stats().Lost {
+			return err
+		}
+	}
+}
+
 // dropOldHolds ends the holds of values and waiting calls from before the restart: neither is there
 // any more.
 func (l *Loop) dropOldHolds() {
-	for _, number := range slices.Sorted(maps.Keys(l.restarting.values)) {
-		l.coordination.unheld = append(l.coordination.unheld, number)
-	}
+	l.coordination.unheld = append(l.coordination.unheld, slices.Sorted(maps.Keys(l.restarting.values))...)
 	l.restarting.values = nil
 	for _, id := range l.restarting.awaits {
 		if l.clients.get(id) != nil {
@@ -310,8 +330,12 @@ func (l *Loop) durable(ctx context.Context, record uint64) error {
 	return nil
 }
 
-// refuseIfJournalFails returns an error while nothing can become durable.
-func (l *Loop) refuseIfJournalFails() error {
+// refuseNew returns an error for calls that need a record, while the scheduler is stopping or
+// nothing can become durable. All other calls go on without the disk.
+func (l *Loop) refuseNew() error {
+	if err := l.refuseIfDraining(); err != nil {
+		return err
+	}
 	if j := l.restarting.journal; j != nil {
 		if err := j.Trouble(); err != nil {
 			return l.errJournal(err)
@@ -322,7 +346,7 @@ func (l *Loop) refuseIfJournalFails() error {
 
 func (l *Loop) errJournal(err error) error {
 	return &schedapi.Error{Kind: schedapi.ErrJournal, Object: "journal", Message: fmt.Sprintf(
-		"the scheduler cannot write down what it accepts, so it accepts nothing: %v", err)}
+		"the scheduler cannot write down what it accepts, so it accepts nothing new: %v", err)}
 }
 
 // workerReturned notes that a worker that was known before the restart is back, or is lost.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/server/coord"
+	"github.com/millrace/millrace/server/copies"
 	"github.com/millrace/millrace/server/journal"
 	"github.com/millrace/millrace/server/loop"
 	"github.com/millrace/millrace/server/sched"
@@ -28,11 +29,13 @@ type directory struct {
 	// when the disk goes on: until then a write takes for ever.
 	fault error
 	stuck chan struct{}
+	// sound counts the writes that succeed before the fault, failed those that have failed.
+	sound, failed int
 }
 
 var errDisk = errors.New("the disk is broken")
 
-func newDirectory(t testing.TB) *directory {
+func newDirectory(t *testing.T) *directory {
 	t.Helper()
 	d, err := journal.OpenDirectory(t.TempDir())
 	if err != nil {
@@ -55,7 +58,7 @@ func (d *directory) breakNow(fault error) {
 }
 
 // copied is the directory as a scheduler finds it that starts now.
-func (d *directory) copied(t testing.TB) *directory {
+func (d *directory) copied(t *testing.T) *directory {
 	t.Helper()
 	next := newDirectory(t)
 	if err := os.CopyFS(next.Path(), os.DirFS(d.Path())); err != nil {
@@ -72,6 +75,13 @@ type breakable struct {
 func (b breakable) Write(p []byte) (int, error) {
 	b.directory.mu.Lock()
 	fault, stuck := b.directory.fault, b.directory.stuck
+	if b.directory.sound > 0 {
+		b.directory.sound--
+		fault = nil
+	}
+	if fault != nil {
+		b.directory.failed++
+	}
 	b.directory.mu.Unlock()
 	if stuck != nil {
 		<-stuck
@@ -88,18 +98,19 @@ func (b breakable) Sync() error { return nil }
 // start is one start of a scheduler with a journal.
 type start struct {
 	*loop.Loop
-	t         testing.TB
+	t         *testing.T
 	directory *directory
+	config    loop.Config
 	end       func()
 }
 
 // begin starts a scheduler with a journal. It fails the test if the start is refused.
-func begin(t testing.TB, d *directory, config loop.Config) *start {
+func begin(t *testing.T, d *directory, config loop.Config) *start {
 	t.Helper()
 	config.Machine.RecordEnds = true
 	config.Cluster.Life = 1
-	s := &start{Loop: loop.New(config), t: t, directory: d}
-	if err := s.Restore(journal.Config{Files: d, RetryTime: time.Millisecond}); err != nil {
+	s := &start{Loop: loop.New(config), t: t, directory: d, config: config}
+	if err := s.Restore(t.Context(), journal.Config{Files: d, RetryTime: time.Millisecond}); err != nil {
 		t.Fatalf("the start is refused: %v", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -115,7 +126,7 @@ func begin(t testing.TB, d *directory, config loop.Config) *start {
 }
 
 // fresh starts a scheduler with an empty journal.
-func fresh(t testing.TB) *start {
+func fresh(t *testing.T) *start {
 	t.Helper()
 	return begin(t, newDirectory(t), loop.Config{})
 }
@@ -125,7 +136,7 @@ func (s *start) restart() *start {
 	s.t.Helper()
 	d := s.directory.copied(s.t)
 	s.end()
-	return begin(s.t, d, loop.Config{})
+	return begin(s.t, d, s.config)
 }
 
 func (s *start) open(name string) ids.ClientID {
@@ -508,4 +519,181 @@ func oneTask(client ids.ClientID, key string) schedapi.Submission {
 		Namespace: "n", Client: client, Ops: []sched.OpSpec{{Kind: sched.OpNative, Name: "op"}},
 		Tasks: []sched.TaskSpec{{Key: key, Hold: true}}, Retention: time.Hour,
 	}}
+}
+
+// A full disk takes the scheduler nothing but new records: workers come back, watches are opened,
+// and locks, variables and drains go on.
+func TestAFullDiskRefusesOnlyWhatNeedsARecord(t *testing.T) {
+	s := fresh(t)
+	ctx := t.Context()
+	c := s.open("c")
+	at := schedapi.Place{Client: c}
+	w := s.join("w", nil)
+	k := s.submit(c, "k")
+	w.succeed(k)
+	acquired := coord.Call{ID: "a", Ask: coord.Acquire{Names: []string{"l"}, Limit: 1, Needed: 1}}
+	_, err := s.Ask(ctx, at, acquired)
+	s.must(err)
+	refused := func(what string, err error) {
+		t.Helper()
+		var journal *schedapi.Error
+		if !errors.As(err, &journal) || journal.Kind != schedapi.ErrJournal {
+			t.Errorf("%s, with a full disk: %v", what, err)
+		}
+	}
+	goesOn := func(what string, err error) {
+		t.Helper()
+		if err != nil {
+			t.Errorf("%s, with a full disk: %v", what, err)
+		}
+	}
+	s.directory.breakNow(errDisk)
+	for range 2 {
+		_, err = s.OpenClient(ctx, schedapi.ClientSpec{Namespace: "n"})
+		refused("a new client", err)
+	}
+	_, err = s.Submit(ctx, oneTask(c, "more"))
+	refused("a submission", err)
+	_, err = s.Register(ctx, schedapi.Registration{Worker: sched.WorkerRegistered{Name: "new", Incarnation: "new", Slots: 1}})
+	refused("a new worker", err)
+
+	w.Disconnect()
+	w = s.join("w", w)
+	s.is(k, sched.TaskSucceeded)
+	watch, err := s.WatchTasks(ctx, c, 0)
+	goesOn("a watch", err)
+	if err == nil {
+		watch.Close()
+	}
+	_, err = s.Await(ctx, "n", "k")
+	goesOn("a call that waits for a result", err)
+	goesOn("an acknowledgement", s.Acknowledge(ctx, c, "a"))
+	goesOn("a lock that is given back", s.ReleaseLocks(ctx, c, "a", []string{"l"}))
+	goesOn("a call that is withdrawn", s.Withdraw(ctx, c, "b"))
+	goesOn("a variable", s.SetVariable(ctx, at, "v", coord.Value{Keys: []string{"k"}}))
+	_, err = s.Ask(ctx, at, coord.Call{ID: "r", Ask: coord.ReadVariable{Name: "v"}})
+	goesOn("a read of a variable", err)
+	_, err = s.Queue(ctx, at, "q")
+	goesOn("the state of a queue", err)
+	goesOn("a drain", s.DrainWorkers(ctx, sched.DrainOrdered{Workers: []ids.WorkerID{w.Worker()}, Purpose: copies.DrainKeep}))
+	goesOn("the renewal of a lease", s.RenewClient(ctx, c))
+
+	s.directory.breakNow(nil)
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		if _, err = s.OpenClient(ctx, schedapi.ClientSpec{Namespace: "n"}); err == nil || time.Now().After(deadline) {
+			break
+		}
+	}
+	s.must(err)
+}
+
+// A reader that has read five messages of a topic reads all of those that come after a restart.
+func TestReadersOfATopicSkipNothingAfterARestart(t *testing.T) {
+	s := fresh(t)
+	place := schedapi.Place{Namespace: "n"}
+	publish := func(messages int) uint64 {
+		t.Helper()
+		number, err := s.PublishToTopic(t.Context(), place, "t", make([]coord.Value, messages))
+		s.must(err)
+		return number
+	}
+	read := publish(5)
+	s = s.restart()
+	last := publish(7)
+	answer, err := s.Ask(t.Context(), place, coord.Call{Ask: coord.ReadTopic{Name: "t", After: read, Most: 100}})
+	s.must(err)
+	if len(answer.Messages) != 7 || answer.Missed != 0 || answer.Number != last || last <= read {
+		t.Errorf("after message %d come %d messages up to %d, %d are missed", read, len(answer.Messages), answer.Number, answer.Missed)
+	}
+}
+
+// A start whose record is not durable gives out nothing: the next one would give out the same
+// numbers.
+func TestAStartWaitsForItsRecord(t *testing.T) {
+	for _, heal := range []bool{false, true} {
+		d := newDirectory(t)
+		d.fault, d.sound = errDisk, 1 // The head of the first segment can be written.
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		l := loop.New(loop.Config{Cluster: schedapi.Cluster{Life: 1}})
+		restored := make(chan error, 1)
+		go func() { restored <- l.Restore(ctx, journal.Config{Files: d, RetryTime: time.Millisecond}) }()
+		for failed := 0; failed < 3; time.Sleep(time.Millisecond) {
+			d.mu.Lock()
+			failed = d.failed
+			d.mu.Unlock()
+			select {
+			case err := <-restored:
+				t.Fatalf("the start ends before its record is durable: %v", err)
+			default:
+			}
+		}
+		if heal {
+			d.breakNow(nil)
+		} else {
+			cancel()
+		}
+		if err := <-restored; (err == nil) != heal {
+			t.Errorf("the start ends with %v, disk healed: %v", err, heal)
+		}
+		if begun, err := journal.Identify(d); err != nil || (begun != nil) != heal {
+			t.Errorf("in the journal is %v, disk healed: %v; %v", begun, heal, err)
+		}
+		_ = l.CloseJournal() // Its disk may be broken.
+	}
+}
+
+// While a worker is awaited after a restart, those that are back get new tasks. Old tasks, which
+// the absent worker may run, wait for it.
+func TestNewTasksDoNotWaitForAbsentWorkers(t *testing.T) {
+	s := begin(t, newDirectory(t), loop.Config{RestartGrace: time.Hour})
+	c := s.open("c")
+	old := s.submit(c, "old")
+	here, absent := s.join("here", nil), s.join("absent", nil)
+	for len(here.running)+len(absent.running) == 0 {
+		here.take()
+		absent.take()
+	}
+	if len(here.running) > 0 {
+		here, absent = absent, here
+	}
+	s = s.restart()
+	c2 := s.open("c2")
+	here = s.join(here.name, here)
+	here.succeed(s.submit(c2, "new"))
+	if here.take(); len(here.running) > 0 {
+		t.Errorf("the task that the absent worker runs runs again: %v", here.running)
+	}
+	absent = s.join(absent.name, absent)
+	attempt := absent.running[old]
+	absent.succeed(old)
+	if absent.has[old] != attempt {
+		t.Errorf("attempt %d made the result, not %d", absent.has[old], attempt)
+	}
+}
+
+// A worker that came back after a restart and is disconnected when the restart ends keeps what it
+// runs.
+func TestAnAttemptOutlivesARestartAndABrokenConnection(t *testing.T) {
+	s := begin(t, newDirectory(t), loop.Config{RestartGrace: time.Hour, ReconnectGrace: time.Hour})
+	c := s.open("c")
+	task := s.submit(c, "k")
+	runs := s.join("runs", nil)
+	for len(runs.running) == 0 {
+		runs.take()
+	}
+	attempt := runs.running[task]
+	late := s.join("late", nil)
+	s = s.restart()
+	runs = s.join("runs", runs)
+	runs.Disconnect()
+	s.until("the connection is broken", func(schedapi.Reader) bool {
+		return s.LastSnapshot().Worker(runs.Worker()).State == schedapi.WorkerDisconnected
+	})
+	late = s.join("late", late)
+	runs = s.join("runs", runs)
+	runs.succeed(task)
+	if late.take(); len(late.running) > 0 || runs.has[task] != attempt {
+		t.Errorf("attempt %d made the result, not %d; the other worker runs %v", runs.has[task], attempt, late.running)
+	}
 }

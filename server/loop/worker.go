@@ -74,6 +74,11 @@ func (ws *workers) remove(w *worker) {
 	}
 }
 
+// knows reports whether an incarnation has a number.
+func (ws *workers) knows(r *sched.WorkerRegistered) bool {
+	return slices.ContainsFunc(ws.all, func(w *worker) bool { return w.incarnation == r.Incarnation && w.name == r.Name })
+}
+
 // connected returns the open sessions, in the order of their workers' numbers.
 func (ws *workers) connected() []*session {
 	var open []*session
@@ -90,7 +95,10 @@ func (l *Loop) Register(ctx context.Context, r schedapi.Registration) (schedapi.
 	var s *session
 	var refused error
 	err := l.call(ctx, func() {
-		if refused = l.refuseIfDraining(); refused == nil {
+		if refused = l.refuseIfDraining(); refused == nil && !l.workers.knows(&r.Worker) {
+			refused = l.refuseNew() // Its number needs a record.
+		}
+		if refused == nil {
 			s, refused = l.register(r)
 		}
 		if refused == nil {

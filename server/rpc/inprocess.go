@@ -93,7 +93,7 @@ func (s *Server) Connection() (*grpc.ClientConn, error) {
 }
 
 // ServeInProcess answers the calls of Connection until Stop is called.
-func (s *Server) ServeInProcess() error { return s.grpc.Serve(s.inProcess) }
+func (s *Server) ServeInProcess() error { return unlessStopped(s.grpc.Serve(s.inProcess)) }
 
 // Gate returns the check that each call passes before its request is read.
 func (s *Server) Gate() admission.Check { return s.gate }

@@ -8,6 +8,7 @@ package rpc
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"sync"
@@ -185,7 +186,15 @@ func errNotReady() error {
 
 // Serve answers calls on a listener until Stop is called, and closes the listener.
 func (s *Server) Serve(listener net.Listener) error {
-	return s.grpc.Serve(admission.Listen(listener, admission.Limits{}))
+	return unlessStopped(s.grpc.Serve(admission.Listen(listener, admission.Limits{})))
+}
+
+// unlessStopped drops the error of a service that was stopped before it began.
+func unlessStopped(err error) error {
+	if errors.Is(err, grpc.ErrServerStopped) {
+		return nil
+	}
+	return err
 }
 
 // Stop ends the service: new calls are refused, and running calls may finish until ctx ends.

@@ -72,6 +72,7 @@ var checks = map[string]func(text string) error{
 	"advertise":       func(text string) error { return cond(text != "", isAdvertised, text) },
 	"worker-lease":    isDuration(time.Millisecond),
 	"reconnect-grace": isDuration(0),
+	"restart-grace":   isDuration(time.Millisecond),
 	"death-timeout":   isDuration(time.Millisecond),
 	"stop-grace":      isDuration(0),
 	"memory-wait":     isDuration(time.Millisecond),

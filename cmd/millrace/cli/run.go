@@ -423,6 +423,7 @@ func schedulerFlags(f *pflag.FlagSet) {
 	f.Bool("http-any-port", false, "take a free port if that of --http is in use")
 	f.Bool("pprof", false, "serve profiles of the scheduler's process under /debug/pprof on the port of --http, for operators")
 	f.Duration("worker-lease", 5*time.Second, "how long a silent worker is waited for")
+	f.Duration("restart-grace", 15*time.Second, "after a restart from --journal, how long the workers that were known are waited for before their tasks are assigned to others")
 	f.Duration("reconnect-grace", 5*time.Second, "how long a worker whose connection broke is waited for; a network may take seconds to find another way")
 	f.String("scheduler-memory", "auto", "what the scheduler may hold for tasks before it refuses submissions: bytes (1GiB), a share of this machine's memory (0.2), or auto for a quarter of it")
 	f.String("journal", "", "directory in which the scheduler keeps what it has accepted, so that it goes on after its end; empty: nowhere")
@@ -431,8 +432,8 @@ func schedulerFlags(f *pflag.FlagSet) {
 }
 
 // newServer makes the scheduler. The function that it returns gives back what the scheduler used;
-// call it after Run.
-func (a *app) newServer() (srv *server.Server, token string, end func(), err error) {
+// call it after Run. ready is called once the scheduler answers; nil: nobody is told.
+func (a *app) newServer(ready func() error) (srv *server.Server, token string, end func(), err error) {
 	end = func() {}
 	s := a.settings
 	inline, err := humanize.ParseBytes(s.String("inline-result"))
@@ -477,7 +478,7 @@ func (a *app) newServer() (srv *server.Server, token string, end func(), err err
 			token: server.RoleOperator, roletoken.Worker(token): server.RoleWorker, roletoken.Task(token): server.RoleTask,
 			roletoken.Reader(token): server.RoleReader,
 		},
-		WorkerLease: s.Duration("worker-lease"), ReconnectGrace: s.Duration("reconnect-grace"),
+		WorkerLease: s.Duration("worker-lease"), ReconnectGrace: s.Duration("reconnect-grace"), RestartGrace: s.Duration("restart-grace"), Ready: ready,
 		Machine:           sched.Config{MemoryBytes: budget},
 		InlineResultBytes: uint32(inline), NativeOps: ops.NewRegistry().Names(), Log: slog.Default(),
 	})
@@ -495,17 +496,21 @@ worker --address ADDRESS" and the token in MILLRACE_TOKEN.`,
 			if err != nil {
 				return err
 			}
-			srv, token, end, err := a.newServer()
+			var srv *server.Server
+			var token string
+			var file *heldFile
+			defer func() { file.remove() }()
+			srv, token, end, err := a.newServer(func() (err error) {
+				if file, err = writeSchedulerFile(name, srv, token); err != nil {
+					return err
+				}
+				_, _ = fmt.Fprintf(a.out, "address %s\nhttp    %s\ntoken   %s\nready\n", pastable(srv.Address()), pastable(srv.HTTPAddress()), token)
+				return nil
+			})
 			defer end()
 			if err != nil {
 				return err
 			}
-			file, err := writeSchedulerFile(name, srv, token)
-			if err != nil {
-				return err
-			}
-			defer file.remove()
-			_, _ = fmt.Fprintf(a.out, "address %s\nhttp    %s\ntoken   %s\nready\n", pastable(srv.Address()), pastable(srv.HTTPAddress()), token)
 			return srv.Run(cmd.Context())
 		},
 	}

@@ -57,7 +57,7 @@ func (a *app) runUp(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	srv, token, end, err := a.newServer()
+	srv, token, end, err := a.newServer(nil)
 	defer end()
 	if err != nil {
 		return err

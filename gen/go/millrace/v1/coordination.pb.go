@@ -1868,7 +1868,8 @@ func (x *CloseQueueResponse) GetDropped() uint32 {
 // TopicMessage is one message of a topic.
 type TopicMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Number of the message in its topic; the first is 1.
+	// Number of the message in its topic. The first is 1; after a restart of the scheduler, numbers
+	// go on far above the earlier ones.
 	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
 	// Time at which the scheduler received it.
 	Time *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
