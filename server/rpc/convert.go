@@ -356,7 +356,8 @@ func updateTo(u *sched.Update, into *pb.TaskUpdate) {
 	into.Generation = uint32(u.Generation)
 }
 
-func registrationFrom(r *workerv1.Registration) schedapi.Registration {
+// RegistrationFrom converts the registration of a worker.
+func RegistrationFrom(r *workerv1.Registration) schedapi.Registration {
 	return schedapi.Registration{
 		Worker: sched.WorkerRegistered{
 			Name: r.GetName(), Incarnation: r.GetIncarnation(), Host: r.GetHost(), Slots: r.GetSlots(),
@@ -419,7 +420,8 @@ func lastReports(objects []*workerv1.ObjectReport) map[objectKey]int {
 	return last
 }
 
-func inboundFrom(message *workerv1.SessionRequest) schedapi.Inbound {
+// InboundFrom converts a message of a worker.
+func InboundFrom(message *workerv1.SessionRequest) schedapi.Inbound {
 	inbound := schedapi.Inbound{Leaving: message.GetLeaving(), Draining: message.GetDraining()}
 	if tasks := message.GetTasks(); len(tasks) > 0 {
 		inbound.Reports = make([]sched.Report, len(tasks))

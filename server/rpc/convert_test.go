@@ -87,7 +87,7 @@ func TestConversionsSetEveryField(t *testing.T) {
 		Resources: map[string]float64{"r": 1}, ExpectedOutputBytes: 6,
 		Inputs: []sched.AssignedInput{{Replica: sched.Replica{Task: 7, Generation: 8, Bytes: 9}, Holders: []ids.WorkerID{1, 2}, Inline: []byte("i"), Pending: true, Upstream: 3, Downstream: true, Item: 4, Count: 5}},
 	})
-	session := new(sessionMessage).build(&outbound)
+	session := new(SessionMessage).build(&outbound)
 	whole, err := wholeDatasetTo(someDataset)
 	if err != nil {
 		t.Fatal(err)
@@ -205,7 +205,7 @@ func someHealth() *schedapi.GPUHealth {
 func TestWorkerMessagesAreConvertedCompletely(t *testing.T) {
 	said := &workerv1.SessionRequest{}
 	fill(said.ProtoReflect())
-	inbound := inboundFrom(said)
+	inbound := InboundFrom(said)
 	report := inbound.Reports[0]
 	if report.Task != 7 || report.Attempt != 7 || report.Outcome != 2 || report.OutputBytes != 7 || len(report.Inline) != 32 ||
 		report.RunTime != 7 || report.AtFault != 7 || report.Err.Reason != "s" || report.Err.Detail.(*pb.TaskError).GetTraceback() != "s" || report.LogTail != "s" ||
@@ -229,7 +229,7 @@ func TestWorkerMessagesAreConvertedCompletely(t *testing.T) {
 	if !reflect.DeepEqual(*inbound.Stats, stats) {
 		t.Errorf("stats: %+v", inbound.Stats)
 	}
-	r := registrationFrom(said.GetRegister())
+	r := RegistrationFrom(said.GetRegister())
 	if r.Life != 7 || r.PID != 7 || r.DataAddress != "s" || r.Device != 2 || r.Version != "s" || r.NativeOps[0] != "s" || r.Worker.Slots != 7 ||
 		r.Worker.MemoryBytes != 7 || r.Worker.Inventory[0].Task != 7 || r.Worker.Running[0].Attempt != 7 || r.Worker.Executors[0] != "s" {
 		t.Errorf("registration: %+v", r)
@@ -237,7 +237,7 @@ func TestWorkerMessagesAreConvertedCompletely(t *testing.T) {
 }
 
 func TestSessionMessagesDoNotMixInReusedMemory(t *testing.T) {
-	var m sessionMessage
+	var m SessionMessage
 	var building, ready schedapi.Outbound
 	for round := range 3 {
 		for i := range 600 {
@@ -288,9 +288,9 @@ func TestLargeMessagesAreSplitInOrder(t *testing.T) {
 	}
 	outbound.Ops = []schedapi.OpDefinition{{ID: 1, Op: sched.OpSpec{Kind: sched.OpNative, Name: "o"}}}
 	outbound.Cancellations = []sched.TaskRef{{Task: 1, Attempt: 1}}
-	var message sessionMessage
+	var message SessionMessage
 	var order []string
-	err := message.send(&outbound, func(part *workerv1.SessionResponse) error {
+	err := message.Send(&outbound, func(part *workerv1.SessionResponse) error {
 		if size := proto.Size(part); size > messageBytes+(6<<20) {
 			t.Errorf("a message of %d bytes", size)
 		}

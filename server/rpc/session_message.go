@@ -19,9 +19,9 @@ import (
 	"github.com/millrace/millrace/server/schedapi"
 )
 
-// sessionMessage builds the messages to one worker and reuses their memory. That is safe because
+// SessionMessage builds the messages to one worker and reuses their memory. That is safe because
 // Send has serialized a message when it returns.
-type sessionMessage struct {
+type SessionMessage struct {
 	message     workerv1.SessionResponse
 	assignments arena[workerv1.Assignment]
 	inputs      arena[workerv1.Input]
@@ -66,11 +66,11 @@ const messageBytes = 16 << 20
 // unsendable is called with the reason for each assignment that no message can carry.
 type unsendable func(task ids.TaskID, attempt ids.Attempt, reason string)
 
-// send sends an outbound in the order that schedapi.Outbound states, nearly always as one message,
+// Send sends an outbound in the order that schedapi.Outbound states, nearly always as one message,
 // and as several if it is large. An assignment that is larger than a message, or that cannot be
 // serialized, is given to refuse instead: sending it would break the session, and so would every
 // repetition.
-func (m *sessionMessage) send(o *schedapi.Outbound, send func(*workerv1.SessionResponse) error, refuse unsendable) error {
+func (m *SessionMessage) Send(o *schedapi.Outbound, send func(*workerv1.SessionResponse) error, refuse unsendable) error {
 	s := splitter{message: m, send: send, refuse: refuse, part: *o}
 	s.empty()
 	split(&s, o.Dropped, &s.part.Dropped, fixedBytes[ids.FunctionHash])
@@ -139,7 +139,7 @@ func shortRescues(rescues []schedapi.Rescue) []schedapi.Rescue {
 
 // splitter sends an outbound in parts. The parts share the memory of the whole.
 type splitter struct {
-	message *sessionMessage
+	message *SessionMessage
 	part    schedapi.Outbound
 	bytes   int // approximate size of the part
 	send    func(*workerv1.SessionResponse) error
@@ -236,7 +236,7 @@ func functionTo(f schedapi.Function) *pb.Function {
 }
 
 // build converts an outbound. The message is valid until the next build.
-func (m *sessionMessage) build(o *schedapi.Outbound) *workerv1.SessionResponse {
+func (m *SessionMessage) build(o *schedapi.Outbound) *workerv1.SessionResponse {
 	m.assignments.reset()
 	m.inputs.reset()
 	m.refs.reset()
@@ -289,7 +289,7 @@ func replicaTo(o sched.Replica) *workerv1.Replica {
 	return &workerv1.Replica{TaskId: uint64(o.Task), Generation: uint32(o.Generation), Bytes: o.Bytes}
 }
 
-func (m *sessionMessage) assignment(o *schedapi.Outbound, a *schedapi.Assignment) *workerv1.Assignment {
+func (m *SessionMessage) assignment(o *schedapi.Outbound, a *schedapi.Assignment) *workerv1.Assignment {
 	into := m.assignments.next()
 	into.TaskId = uint64(a.Task)
 	into.Attempt = uint32(a.Attempt)
@@ -313,7 +313,7 @@ func (m *sessionMessage) assignment(o *schedapi.Outbound, a *schedapi.Assignment
 	return into
 }
 
-func (m *sessionMessage) input(i *sched.AssignedInput) *workerv1.Input {
+func (m *SessionMessage) input(i *sched.AssignedInput) *workerv1.Input {
 	into := m.inputs.next()
 	into.TaskId = uint64(i.Task)
 	into.Generation = uint32(i.Generation)
@@ -331,7 +331,7 @@ func (m *sessionMessage) input(i *sched.AssignedInput) *workerv1.Input {
 	return into
 }
 
-func (m *sessionMessage) taskRefs(into []*workerv1.AttemptRef, refs []sched.TaskRef) []*workerv1.AttemptRef {
+func (m *SessionMessage) taskRefs(into []*workerv1.AttemptRef, refs []sched.TaskRef) []*workerv1.AttemptRef {
 	for _, r := range refs {
 		ref := m.refs.next()
 		ref.TaskId, ref.Attempt = uint64(r.Task), uint32(r.Attempt)

@@ -74,7 +74,7 @@ func TestOutboundMessagesAreSplitBySize(t *testing.T) {
 	}
 	o.Leave, o.StopReason, o.Reregister = &schedapi.Leave{Reason: "because of \xff"}, "a reason with \xff in it", true
 	c := carrier{t: t}
-	if err := new(sessionMessage).send(&o, c.send, c.refuse); err != nil || len(c.refused) > 0 || c.sent < 10 {
+	if err := new(SessionMessage).Send(&o, c.send, c.refuse); err != nil || len(c.refused) > 0 || c.sent < 10 {
 		t.Fatalf("%d messages, refused %v, %v", c.sent, c.refused, err)
 	}
 	w := &c.whole
@@ -110,7 +110,7 @@ func TestAnAssignmentThatCannotBeSentIsTakenOut(t *testing.T) {
 			o.Assign(&test.bad)
 			o.Assign(&sched.Assignment{Task: 3, Key: "after", Arguments: make([]byte, 17<<20)})
 			c := carrier{t: t}
-			err := new(sessionMessage).send(&o, c.send, c.refuse)
+			err := new(SessionMessage).Send(&o, c.send, c.refuse)
 			if !slices.Equal(c.refused, []ids.TaskID{2}) || !strings.Contains(c.reasons[0], test.word) {
 				t.Fatalf("refused %v (%v)", c.refused, c.reasons)
 			}
@@ -129,7 +129,7 @@ func TestTheLastWordAboutAnObjectCounts(t *testing.T) {
 		}
 		return &workerv1.ObjectReport{Replica: &workerv1.Replica{TaskId: task, Generation: 1}, Event: event}
 	}
-	said := inboundFrom(&workerv1.SessionRequest{Objects: []*workerv1.ObjectReport{
+	said := InboundFrom(&workerv1.SessionRequest{Objects: []*workerv1.ObjectReport{
 		report(1, true), report(1, false), report(2, false), report(2, true), report(3, false), report(4, true),
 	}})
 	if len(said.Gained) != 2 || said.Gained[0].Task != 1 || said.Gained[1].Task != 3 || len(said.Lost) != 2 || said.Lost[0].Task != 2 || said.Lost[1].Task != 4 {

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
+	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/server/members"
 	"github.com/millrace/millrace/server/schedapi"
 )
@@ -49,19 +50,14 @@ func (s *workerService) Session(stream sessionStream) error {
 	if err != nil {
 		return err
 	}
-	session, err := s.scheduler.Register(stream.Context(), registrationFrom(registration))
+	session, err := s.scheduler.Register(stream.Context(), RegistrationFrom(registration))
 	if dead := (*members.Error)(nil); errors.As(err, &dead) && dead.Kind == members.ErrDead {
 		return stream.Send(&workerv1.SessionResponse{StopReason: dead.Message})
 	}
 	if err != nil {
 		return err
 	}
-	cluster := s.scheduler.Cluster()
-	err = stream.Send(&workerv1.SessionResponse{Registered: &workerv1.Registered{
-		WorkerId: uint32(session.Worker()), ClusterId: cluster.ID,
-		Lease: durationpb.New(cluster.WorkerLease), InlineResultBytes: cluster.InlineResultBytes,
-		Life: cluster.Life,
-	}})
+	err = stream.Send(RegisteredTo(session.Worker(), s.scheduler.Cluster()))
 	if err != nil {
 		session.Disconnect()
 		return err
@@ -83,6 +79,15 @@ func (s *workerService) Session(stream sessionStream) error {
 	}
 	session.Disconnect()
 	return err
+}
+
+// RegisteredTo is the first message to a worker that was registered.
+func RegisteredTo(worker ids.WorkerID, cluster schedapi.Cluster) *workerv1.SessionResponse {
+	return &workerv1.SessionResponse{Registered: &workerv1.Registered{
+		WorkerId: uint32(worker), ClusterId: cluster.ID,
+		Lease: durationpb.New(cluster.WorkerLease), InlineResultBytes: cluster.InlineResultBytes,
+		Life: cluster.Life,
+	}}
 }
 
 // mostRegistered bounds the objects, and the attempts, in a registration: more than fit into a
@@ -118,7 +123,7 @@ func readSession(stream sessionStream, session schedapi.Session) error {
 		if err != nil {
 			return nil // However it ended, the worker may reconnect.
 		}
-		if err := session.Report(stream.Context(), inboundFrom(message)); err != nil {
+		if err := session.Report(stream.Context(), InboundFrom(message)); err != nil {
 			return err
 		}
 	}
@@ -128,7 +133,7 @@ func readSession(stream sessionStream, session schedapi.Session) error {
 // ends the session.
 func writeSession(stream sessionStream, session schedapi.Session) error {
 	var outbound schedapi.Outbound
-	var message sessionMessage
+	var message SessionMessage
 	for {
 		ended := false
 		select {
@@ -139,7 +144,7 @@ func writeSession(stream sessionStream, session schedapi.Session) error {
 			return nil
 		}
 		if session.Take(&outbound) {
-			if err := message.send(&outbound, stream.Send, session.Undeliverable); err != nil {
+			if err := message.Send(&outbound, stream.Send, session.Undeliverable); err != nil {
 				return err
 			}
 		}
