@@ -31,9 +31,10 @@ func TestAskedToLeaveItWaitsForTheScheduler(t *testing.T) {
 	again.Until("its asking once more", func() bool { return again.Draining > 0 })
 	again.Send(&workerv1.SessionResponse{Drained: true})
 	again.Send(&workerv1.SessionResponse{Cancellations: again.Registration.GetRunning()})
-	// After these cancellations, nothing runs.
+	// After these cancellations, nothing runs. The new session gets the start of the task again.
 	again.Until("the farewell", func() bool { return again.Leaving })
-	if len(again.Tasks) != 1 || again.Tasks[0].GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_CANCELLED {
+	if len(again.Tasks) != 2 || again.Tasks[0].GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_STARTED ||
+		again.Tasks[1].GetOutcome() != workerv1.TaskOutcome_TASK_OUTCOME_CANCELLED {
 		t.Errorf("reported before the farewell: %v", again.Tasks)
 	}
 	if err := <-w.ended; err != nil {
