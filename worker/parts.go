@@ -35,6 +35,7 @@ import (
 	"github.com/millrace/millrace/worker/lifecycle"
 	"github.com/millrace/millrace/worker/loop"
 	"github.com/millrace/millrace/worker/native"
+	"github.com/millrace/millrace/worker/session"
 	"github.com/millrace/millrace/worker/store"
 	"github.com/millrace/millrace/worker/tasklog"
 )
@@ -235,10 +236,14 @@ func (p *parts) openLoop(context.Context) (_ func() error, err error) {
 		p.leave(why)
 	}}
 	w := loop.New(loop.Config{
-		Registration: p.registration, Scheduler: p.scheduler, GPUHealth: p.health.current, Store: p.objects, Path: p.path, Notifier: p.notifier, Executors: p.late.pools, Logs: p.logs,
+		Registration: p.registration, GPUHealth: p.health.current, Store: p.objects, Path: p.path, Notifier: p.notifier, Executors: p.late.pools, Logs: p.logs,
 		Native: native.New(native.Config{
 			Slots: p.Slots, Device: p.memory.device, Store: p.objects, Health: p.memory.health, MemoryWait: p.MemoryWait, SpinTime: p.spinTime(), Cores: p.Cores,
 		}),
+		Sessions: func(c session.Config) loop.Sessions {
+			c.Scheduler = p.scheduler
+			return session.New(c)
+		},
 		Traffic:          p.traffic,
 		SchedulerTimeout: p.SchedulerTimeout, MemoryWait: p.MemoryWait, BorrowWait: p.BorrowWait, Log: p.Log,
 		Lifecycle: lifecycle.Config{MaxBlocked: p.maxWaiting(p.memory.executors != nil), SubscriptionWait: max(p.SubscriptionWait, 0)},

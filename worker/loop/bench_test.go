@@ -222,7 +222,7 @@ func benchmarkStep(b *testing.B, peers int) {
 	b.Cleanup(completions.Close)
 	slots := &turningSlots{Slots: native.New(native.Config{Slots: 1, Device: d, Store: objects, SpinTime: time.Hour}), turns: make(chan func() bool)}
 	w = New(Config{
-		Registration: &workerv1.Registration{Slots: 1}, Native: slots, Store: objects, Path: way, Notifier: completions, Logs: new(tasklog.Logs), Log: log,
+		Registration: &workerv1.Registration{Slots: 1}, Sessions: SessionsBy(nil), Native: slots, Store: objects, Path: way, Notifier: completions, Logs: new(tasklog.Logs), Log: log,
 	})
 	w.peers.Begin(context.Background())
 	serve(completions, address(0))

@@ -69,7 +69,7 @@ func (w *Worker) receive(m session.Message) (fetch func(leave func()), after fun
 		return nil, nil
 	}
 	return fetch, func() {
-		if wake || w.waiting() {
+		if wake || w.Waiting() {
 			w.wakeOwner()
 		}
 		w.signal()
@@ -102,7 +102,7 @@ func (w *Worker) tryStepInlineAndTake(take bool) (was bool, fetch func(leave fun
 		if wake {
 			w.wakeOwner()
 		}
-		if !w.waiting() {
+		if !w.Waiting() {
 			return true, nil, false
 		}
 	}
@@ -121,7 +121,7 @@ func (w *Worker) put(x any) (waiting int) {
 // message of the scheduler may carry a thousand assignments, and a peer may wait for the result of
 // the first. These events do not depend on the events that were posted before them.
 func (w *Worker) urgent() {
-	if !w.waiting() {
+	if !w.Waiting() {
 		return
 	}
 	var first []any
@@ -144,12 +144,6 @@ func (w *Worker) urgent() {
 	if len(first) > 0 && w.config.Notifier != nil {
 		w.config.Notifier.Flush()
 	}
-}
-
-func (w *Worker) waiting() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return len(w.inbox) > 0
 }
 
 func (w *Worker) wakeOwner() {

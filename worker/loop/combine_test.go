@@ -22,7 +22,7 @@ import (
 // Whichever goroutine is the owner, no event is lost, the events of each goroutine stay in order,
 // and nothing is handled after the worker has stopped.
 func TestInlineStepsAndTheOwnerAlternate(t *testing.T) {
-	w := New(Config{Registration: &workerv1.Registration{Slots: 1}, Native: new(handSlots), Store: workertest.NewStore(t, 1<<20), Log: slog.New(slog.DiscardHandler)})
+	w := New(Config{Registration: &workerv1.Registration{Slots: 1}, Sessions: SessionsBy(nil), Native: new(handSlots), Store: workertest.NewStore(t, 1<<20), Log: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- w.own(ctx) }()
@@ -108,7 +108,7 @@ func TestAnEndThatWasNotReportedYetIsNotForgotten(t *testing.T) {
 		"does not": {func(*Worker) {}, func(_ *Worker, m *workerv1.SessionRequest) bool { return m == nil }},
 	} {
 		slots := new(handSlots)
-		w := New(Config{Registration: &workerv1.Registration{Slots: 1}, Native: slots, Store: workertest.NewStore(t, 1<<20), Log: slog.New(slog.DiscardHandler)})
+		w := New(Config{Registration: &workerv1.Registration{Slots: 1}, Sessions: SessionsBy(nil), Native: slots, Store: workertest.NewStore(t, 1<<20), Log: slog.New(slog.DiscardHandler)})
 		w.ops[1] = w.newOp(&millracev1.Op{Kind: millracev1.OpKind_OP_KIND_NATIVE, Name: "bench.noop"})
 		w.assign(&workerv1.Assignment{TaskId: 1, Attempt: 1, OpId: 1})
 		w.handle(slots.started)

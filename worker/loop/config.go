@@ -1,10 +1,9 @@
 package loop
 
 import (
+	"context"
 	"log/slog"
 	"time"
-
-	"google.golang.org/grpc"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
@@ -13,6 +12,7 @@ import (
 	"github.com/millrace/millrace/transfer/notify"
 	"github.com/millrace/millrace/worker/executor"
 	"github.com/millrace/millrace/worker/lifecycle"
+	"github.com/millrace/millrace/worker/session"
 	"github.com/millrace/millrace/worker/store"
 	"github.com/millrace/millrace/worker/tasklog"
 )
@@ -46,12 +46,33 @@ type Executors interface {
 	Close()
 }
 
+// Sessions are the sessions with the scheduler, one after the other; see package session.
+type Sessions interface {
+	// Run keeps a session until the context ends or the worker leaves.
+	Run(ctx context.Context)
+	// Connected reports whether there is a session now.
+	Connected() bool
+	// Leave says that the worker leaves: Run ends with the current session.
+	Leave()
+}
+
+// Notifier sends completion notifications to peers; see package notify. The owner calls its
+// methods; they do not wait.
+type Notifier interface {
+	Subscribe(peer transfer.Peer, ref transfer.Ref)
+	Unsubscribe(peer transfer.Peer, ref transfer.Ref)
+	Publish(to *notify.Subscriber, c notify.Completion)
+	Flush()
+	SetPolling(yes bool)
+	Poll() bool
+}
+
 // Config is fixed for the life of a worker.
 type Config struct {
 	// Registration describes the worker to the scheduler. The loop fills in inventory and running.
 	Registration *workerv1.Registration
-	// Scheduler is the connection to the scheduler. The caller closes it.
-	Scheduler *grpc.ClientConn
+	// Sessions makes the sessions with the scheduler.
+	Sessions func(session.Config) Sessions
 	// Native runs native operations. The worker opens and closes it.
 	Native Native
 	// GPUHealth returns the state of the worker's GPU, nil if that is unknown. May be nil.
@@ -62,13 +83,17 @@ type Config struct {
 	// Notifier sends completion notifications to peers and receives theirs. It must call the
 	// worker's Completed, Requested, Handle and Left. Nil: this worker sends none, and its
 	// registration must say so.
-	Notifier *notify.Notifier
+	Notifier Notifier
 	// Executors may be nil: then the worker has native operations only. The caller must pass the
 	// results to Worker.PostResults.
 	Executors Executors
 	Logs      *tasklog.Logs
 	// Traffic returns the bytes received and sent since the start.
 	Traffic func() (in, out uint64)
+	// RSS returns the resident memory of the process in bytes. Nil: that of this process.
+	RSS func() uint64
+	// Go calls a function in a goroutine of its own. Nil: at once.
+	Go func(func())
 	// SchedulerTimeout is how long the scheduler may be unreachable. Default 60 s.
 	SchedulerTimeout time.Duration
 	// MemoryWait is how long an attempt waits for memory. Default 30 s.

@@ -13,7 +13,7 @@ import (
 // A worker keeps functions when its session ends. The scheduler may have taken it for lost in the
 // meantime, and does not know then what it has.
 func TestARegistrationListsTheFunctions(t *testing.T) {
-	w := New(Config{Registration: &workerv1.Registration{Slots: 1}, Native: new(handSlots), Store: workertest.NewStore(t, 1<<20), Log: slog.New(slog.DiscardHandler)})
+	w := New(Config{Registration: &workerv1.Registration{Slots: 1}, Sessions: SessionsBy(nil), Native: new(handSlots), Store: workertest.NewStore(t, 1<<20), Log: slog.New(slog.DiscardHandler)})
 	w.open()
 	hashes := [][]byte{make([]byte, 32), make([]byte, 32)}
 	hashes[0][0], hashes[1][0] = 2, 1

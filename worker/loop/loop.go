@@ -40,7 +40,7 @@ type Worker struct {
 	peers   *peers.Peers
 	writes  *writes.Writes
 	// sessions are the sessions with the scheduler.
-	sessions *session.Sessions
+	sessions Sessions
 	// inlineBytes is the size of the largest result that is sent inline.
 	inlineBytes uint32
 	// self is the worker's number, 0 before it is registered. life identifies the run of the
@@ -62,7 +62,7 @@ type Worker struct {
 	// owning is held by the owner. It stays locked when the worker has stopped.
 	owning sync.Mutex
 
-	// The fields below belong to the owner. ticking: the ticker of the owner goroutine runs.
+	// The fields below belong to the owner. ticking: Turn is called once per Tick.
 	ticking  bool
 	attempts map[lifecycle.Ref]*attempt
 	// session is the last session. Messages of earlier ones are dropped.
@@ -104,6 +104,9 @@ func New(c Config) *Worker {
 	c.SchedulerTimeout = cmp.Or(max(c.SchedulerTimeout, 0), lifecycle.DefaultSchedulerTimeout)
 	c.MemoryWait = cmp.Or(max(c.MemoryWait, 0), lifecycle.DefaultMemoryWait)
 	c.BorrowWait = cmp.Or(max(c.BorrowWait, 0), lifecycle.DefaultBorrowWait)
+	if c.RSS == nil {
+		c.RSS = RSS
+	}
 	c.Lifecycle.Slots = int(c.Registration.GetSlots())
 	c.Lifecycle.Resources = c.Registration.GetResources()
 	w := &Worker{
@@ -115,10 +118,8 @@ func New(c Config) *Worker {
 		reservations: make(map[lifecycle.ReservationID]ledger.ReservationID),
 		executors:    make(map[string]bool),
 	}
-	w.sessions = session.New(session.Config{
-		Scheduler: c.Scheduler, Timeout: c.SchedulerTimeout, Outbox: w.outbox, Tell: func(e session.Event) { w.post(e) }, Receive: w.receive, Log: c.Log,
-	})
-	w.peers = peers.New(peers.Config{Name: c.Registration.GetName(), Store: c.Store, Path: c.Path, MemoryWait: c.MemoryWait, BorrowWait: c.BorrowWait, Tell: w.tell, Log: c.Log})
+	w.sessions = c.Sessions(session.Config{Timeout: c.SchedulerTimeout, Outbox: w.outbox, Tell: func(e session.Event) { w.post(e) }, Receive: w.receive, Log: c.Log})
+	w.peers = peers.New(peers.Config{Name: c.Registration.GetName(), Store: c.Store, Path: c.Path, MemoryWait: c.MemoryWait, BorrowWait: c.BorrowWait, Go: c.Go, Tell: w.tell, Log: c.Log})
 	w.writes = writes.New(writes.Config{Store: c.Store, MemoryWait: c.MemoryWait, Tell: func(x *writes.Write) { w.post(x) }, Log: c.Log})
 	can := w.peers.Capabilities()
 	w.nearby = newNearby(can.Lend, c.Native.InPlace())
@@ -177,9 +178,7 @@ type (
 // scheduler is unreachable for too long. It returns nil if the worker has left properly.
 func (w *Worker) Run(ctx context.Context) error {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	w.running = work
-	w.peers.Begin(work)
-	w.config.Native.Open(host{w})
+	w.Begin(work)
 	sessionDone := make(chan struct{})
 	go func() {
 		defer close(sessionDone)
@@ -226,59 +225,47 @@ func (w *Worker) own(ctx context.Context) error {
 	// The ticker runs only while the machine has attempts: an idle worker costs nothing.
 	ticks := time.NewTicker(lifecycle.Tick)
 	defer ticks.Stop()
+	ticking := true
 	done, drain := ctx.Done(), w.config.Drain
 	var graceEnds <-chan time.Time
 	if w.config.Alive != nil {
 		w.config.Alive() // before the registration, so that a worker which is known is also watched
 	}
-	w.owning.Lock()
-	w.ticking = true
-	for w.stopped == nil {
-		if w.machine.Len() > 0 && !w.ticking {
-			w.ticking = true
-			ticks.Reset(lifecycle.Tick)
-		}
-		w.owning.Unlock()
-		if w.waiting() {
-			w.wakeOwner() // events that arrived while this goroutine held the lock were left to it
-		}
-		act := func() {}
-		select {
-		case <-w.wake:
-		case <-ticks.C:
-			act = func() { w.ticked(ticks) }
-		case <-beats.C:
-			act = w.beaten
-		case <-done:
-			done, act = nil, func() { w.leave("told to stop") }
-		case <-drain:
-			drain, act = nil, w.askToLeave
-			graceEnds = time.After(w.config.DrainGrace)
-		case <-graceEnds:
-			graceEnds, act = nil, func() { w.leave(fmt.Sprintf("its time to leave, %v, is over", w.config.DrainGrace)) }
-		}
-		w.owning.Lock()
-		if w.stopped != nil {
+	for why := Woken; ; {
+		next := w.Turn(why)
+		if next.Stopped {
 			break
 		}
-		w.drainInbox()
-		act()
-		w.settle()
+		switch {
+		case next.Ticks && !ticking:
+			ticks.Reset(lifecycle.Tick)
+		case !next.Ticks:
+			ticks.Stop()
+		}
+		ticking = next.Ticks
+		if w.Waiting() {
+			w.wakeOwner() // events that arrived while this goroutine held the lock were left to it
+		}
+		select {
+		case <-w.wake:
+			why = Woken
+		case <-ticks.C:
+			why = TickDue
+		case <-beats.C:
+			why = BeatDue
+		case <-done:
+			done, why = nil, StopOrdered
+		case <-drain:
+			drain, why = nil, DrainOrdered
+			graceEnds = time.After(w.config.DrainGrace)
+		case <-graceEnds:
+			graceEnds, why = nil, GraceOver
+		}
 	}
 	if errors.Is(w.stopped, errLeft) {
 		return nil
 	}
 	return w.stopped
-}
-
-func (w *Worker) ticked(ticks *time.Ticker) {
-	w.step(lifecycle.Ticked{})
-	w.config.Store.Tick(time.Now())
-	host{w}.Poll() // in case the slots that have declared to poll are delayed
-	if w.machine.Len() == 0 {
-		w.ticking = false
-		ticks.Stop()
-	}
 }
 
 func (w *Worker) beaten() {

@@ -59,7 +59,7 @@ func (w *Worker) next(t *testing.T, what string, done func() bool) {
 func TestInputsAreReadUnderTheLastLease(t *testing.T) {
 	slots, path, room := new(handSlots), &moving{open: make(map[uint64]bool)}, workertest.NewStore(t, 1<<20)
 	w := New(Config{
-		Registration: &workerv1.Registration{Slots: 1}, Native: slots, Store: room, Path: path, Log: slog.New(slog.DiscardHandler),
+		Registration: &workerv1.Registration{Slots: 1}, Sessions: SessionsBy(nil), Native: slots, Store: room, Path: path, Log: slog.New(slog.DiscardHandler),
 		MemoryWait: workertest.EventTimeout, BorrowWait: workertest.EventTimeout,
 	})
 	w.peers.Begin(t.Context())
@@ -101,7 +101,7 @@ func TestLeasesThatAreLeftWhenAWorkerStops(t *testing.T) {
 	slots, room, kinds := new(handSlots), workertest.NewStore(t, 1<<20), new(processes)
 	path := &moving{asked: 1, space: room.Space(), open: make(map[uint64]bool)}
 	w := New(Config{
-		Registration: &workerv1.Registration{Slots: 1}, Native: slots, Executors: kinds, Store: room, Path: path,
+		Registration: &workerv1.Registration{Slots: 1}, Sessions: SessionsBy(nil), Native: slots, Executors: kinds, Store: room, Path: path,
 		Log: slog.New(slog.DiscardHandler), BorrowWait: workertest.EventTimeout,
 	})
 	w.peers.Begin(t.Context())

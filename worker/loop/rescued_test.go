@@ -21,7 +21,7 @@ import (
 // scheduler hears that the rescue has failed.
 func TestOnlyWhatIsHereIsReportedAsRescued(t *testing.T) {
 	room := workertest.NewStore(t, 1<<20)
-	w := New(Config{Registration: &workerv1.Registration{Slots: 1}, Native: new(handSlots), Store: room, Log: slog.New(slog.DiscardHandler)})
+	w := New(Config{Registration: &workerv1.Registration{Slots: 1}, Sessions: SessionsBy(nil), Native: new(handSlots), Store: room, Log: slog.New(slog.DiscardHandler)})
 	here, dropped := ledger.ObjectID{Task: 1, Generation: 1}, ledger.ObjectID{Task: 2, Generation: 1}
 	for _, id := range []ledger.ObjectID{here, dropped} {
 		if err := room.PutSmall(id, []byte("value")); err != nil {
@@ -61,7 +61,7 @@ func (p *slowRescue) Rescue(_ context.Context, _ transfer.Peer, _ [16]byte, refs
 func TestAWorkerThatLeavesEndsItsRescues(t *testing.T) {
 	room := workertest.NewStore(t, 1<<20)
 	path := &slowRescue{room: room, end: make(chan struct{})}
-	w := New(Config{Registration: &workerv1.Registration{Slots: 1}, Native: new(handSlots), Store: room, Path: path, Log: slog.New(slog.DiscardHandler)})
+	w := New(Config{Registration: &workerv1.Registration{Slots: 1}, Sessions: SessionsBy(nil), Native: new(handSlots), Store: room, Path: path, Log: slog.New(slog.DiscardHandler)})
 	w.peers.Begin(t.Context())
 	w.askToLeave()
 	w.scheduler(&workerv1.SessionResponse{Rescues: []*workerv1.Rescue{{

@@ -17,7 +17,7 @@ import (
 
 func (w *Worker) stats() *workerv1.WorkerStats {
 	books, _, small := w.config.Store.Stats()
-	s := &workerv1.WorkerStats{MemoryUsedBytes: books.HeldBytes + books.ReservedBytes + small, RssBytes: RSS()}
+	s := &workerv1.WorkerStats{MemoryUsedBytes: books.HeldBytes + books.ReservedBytes + small, RssBytes: w.config.RSS()}
 	tiers := w.config.Store.Tiers()
 	var below uint64 // what the tiers below have room for
 	s.MemoryPressure = len(tiers) > 1 && books.Pressed()
@@ -67,7 +67,7 @@ func (w *Worker) DescribeMemory(limit int, task ids.TaskID) *millracev1.Describe
 	_, objects, small := w.config.Store.Stats()
 	r := &millracev1.DescribeMemoryResponse{
 		Largest: w.holdings(snapshot.Largest, len(snapshot.Tiers)), Pinned: w.holdings(snapshot.Pinned, len(snapshot.Tiers)),
-		SmallObjectCount: uint64(objects), SmallObjectBytes: small, RssBytes: RSS(), Fetches: w.peers.Last(limit), NativeTimes: w.times.Read(),
+		SmallObjectCount: uint64(objects), SmallObjectBytes: small, RssBytes: w.config.RSS(), Fetches: w.peers.Last(limit), NativeTimes: w.times.Read(),
 	}
 	if task != 0 {
 		r.History = w.config.Store.History(task)

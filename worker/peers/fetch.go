@@ -74,11 +74,14 @@ func (p *Peers) Fetch(order lifecycle.StartFetch, reservations []ledger.Reservat
 		}}, false)
 		return nil
 	}
-	p.started.Add(1)
 	if takes && !own && order.Few && f.prompt() {
-		return f.carryOut
+		p.started.Add(1)
+		return func(leave func()) {
+			defer p.started.Done()
+			f.carryOut(leave)
+		}
 	}
-	go f.carryOut(nil)
+	p.begin(func() { f.carryOut(nil) })
 	return nil
 }
 
@@ -126,7 +129,6 @@ func (f *fetch) publishArriving(index int) bool {
 // carryOut runs the fetch to its end and posts FetchEnded.
 func (f *fetch) carryOut(leave func()) {
 	p := f.peers
-	defer p.started.Done()
 	f.leave = leave
 	ctx := f.ctx
 	f.times.begun = time.Since(f.times.wanted)

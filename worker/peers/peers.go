@@ -34,6 +34,8 @@ type Config struct {
 	MemoryWait time.Duration
 	// BorrowWait limits the time of a request for leases.
 	BorrowWait time.Duration
+	// Go calls a function in a goroutine of its own. Nil: at once.
+	Go func(func())
 	// Tell passes an event to the owner. A goroutine that is idle has nothing else to do: it may
 	// step the worker's machine itself.
 	Tell func(e Event, idle bool)
@@ -63,6 +65,9 @@ type Peers struct {
 
 // New returns the peers of a worker that knows none yet.
 func New(c Config) *Peers {
+	if c.Go == nil {
+		c.Go = func(do func()) { go do() }
+	}
 	return &Peers{config: c, all: make(map[ids.WorkerID]transfer.Peer), rescuing: make(map[ledger.ObjectID]bool)}
 }
 
@@ -78,7 +83,16 @@ func (p *Peers) Wait() { p.started.Wait() }
 // Go calls a function in a goroutine that Wait waits for.
 func (p *Peers) Go(do func(ctx context.Context)) {
 	ctx := p.ctx
-	p.started.Go(func() { do(ctx) })
+	p.begin(func() { do(ctx) })
+}
+
+// begin calls a function in a goroutine that Wait waits for.
+func (p *Peers) begin(do func()) {
+	p.started.Add(1)
+	p.config.Go(func() {
+		defer p.started.Done()
+		do()
+	})
 }
 
 // Capabilities are the optional abilities of the path; none without a path.
@@ -113,7 +127,7 @@ func (p *Peers) Set(pb *workerv1.Peer) {
 	}
 	path, ok := p.config.Path.(routed)
 	if ok && old.Address != "" && old.Address != pb.GetDataAddress() {
-		p.started.Go(func() { path.Forget(old.Address) })
+		p.begin(func() { path.Forget(old.Address) })
 	}
 	if pb.GetSameHost() {
 		p.prepare(p.all[id])

@@ -42,6 +42,7 @@ func (s *Store) bring(reader transfer.Reader, ref transfer.Ref) {
 		})
 		if err == nil && progress != ledger.Ready {
 			err = <-done
+			s.waited(id)
 		}
 		s.mu.Lock()
 		delete(s.bringing, o.ID)

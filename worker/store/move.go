@@ -181,8 +181,8 @@ func (s *Store) tierFailed(e ledger.TierFailed) {
 		"remedy", "free space below --local-directory or choose another one")
 }
 
-// lose gives up an object that a reader has found to be broken.
-func (s *Store) lose(id ledger.ObjectID, err error) {
+// Lose gives up an object that a reader has found to be broken.
+func (s *Store) Lose(id ledger.ObjectID, err error) {
 	s.mu.Lock()
 	calls := s.apply(s.ledger.Lose(id, err))
 	s.mu.Unlock()
@@ -205,7 +205,7 @@ func (s *Store) spilled(id ledger.ObjectID) []transfer.Region {
 		} else {
 			regions[i].Space = &spilled{
 				Space: s.space, tier: s.below[c.Tier-1], whole: c.Whole, sum: c.Sum, next: c.Whole.Offset,
-				broken: func(err error) { s.lose(id, err) },
+				broken: func(err error) { s.Lose(id, err) },
 			}
 		}
 	}

@@ -133,8 +133,10 @@ func (s *Store) acquireWait(ctx context.Context, q Request) (ledger.ReservationI
 	}
 	select {
 	case err := <-decided:
+		s.waited(id)
 		return id, err
 	case <-ctx.Done():
+		s.waited(id)
 		s.Release(id)
 		return 0, context.Cause(ctx)
 	}

@@ -66,6 +66,8 @@ type Store struct {
 	short []func(stuck bool)
 	asked time.Time
 	mover
+	// waited is called by a goroutine that has waited for memory, before it goes on.
+	waited func(ledger.ReservationID)
 	// index is the shared object index, nil if readers must request leases. recalling are the
 	// ranges that its readers may still be reading, and watching says that a goroutine waits for
 	// these readers.
@@ -98,7 +100,7 @@ func New(space memory.Space, log *slog.Logger, below ...memory.Tier) (*Store, er
 		small:     make(map[ledger.ObjectID][]byte),
 		written:   make(map[ledger.ObjectID]bool),
 		callbacks: make(map[ledger.ReservationID]func(ReservationResult)), bringing: make(map[ledger.ObjectID]bool),
-		gone: func(ledger.ObjectID, error) {},
+		gone: func(ledger.ObjectID, error) {}, waited: func(ledger.ReservationID) {},
 	}
 	c.Index = ledgerIndex{s}
 	if s.ledger, err = ledger.New(c); err != nil {
@@ -111,6 +113,11 @@ func New(space memory.Space, log *slog.Logger, below ...memory.Tier) (*Store, er
 // with an error if their bytes are lost, with nil if they were copies that had to make room. It
 // must be set before anything is stored.
 func (s *Store) OnGone(gone func(ledger.ObjectID, error)) { s.gone = gone }
+
+// OnWaited sets the function that a goroutine calls when its wait for a reservation is over, before
+// it goes on: a simulation decides there which of several such goroutines goes on first. It must be
+// set before anything is stored.
+func (s *Store) OnWaited(waited func(ledger.ReservationID)) { s.waited = waited }
 
 // Space returns the slab.
 func (s *Store) Space() memory.Space { return s.space }
