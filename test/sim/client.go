@@ -223,7 +223,7 @@ func (c *client) receiveUpdates(l *link, revision uint64, snapshot bool, updates
 			w.fail([]ids.TaskID{u.Task}, "client %s hears of %s, which nobody submitted", c.id, u.Task)
 		}
 		if u.Inline != nil {
-			if v, ok := decode(u.Inline); !ok || v != s.value {
+			if v, ok := valueOf(u.Inline, nil); !ok || v != s.value {
 				w.fail([]ids.TaskID{u.Task}, "client %s got a wrong value of %s", c.id, u.Task)
 			}
 		}
@@ -332,7 +332,7 @@ func (c *client) submission(specs []*spec, hold func(int) bool) sched.GraphSubmi
 		for _, in := range s.inputs {
 			t.Inputs = append(t.Inputs, in.key)
 		}
-		if c.w.plan.items() {
+		if c.w.plan.items {
 			t.Items = s.items()
 		}
 		ev.Tasks = append(ev.Tasks, t)
@@ -687,22 +687,16 @@ func (c *client) scatter(task ids.TaskID, s *spec) {
 				again()
 				return
 			}
-			ok := false
-			p.run(func() {
-				w.log("client %s scatters %s/%s to %s", c.id, task, dataGeneration, p.host.name)
-				ok = p.storeWritten(task, s, answered(p))
-			})
-			if !ok {
-				again()
-				return
-			}
+			o := object{Task: task, Generation: dataGeneration}
+			w.log("client %s scatters %s to %s", c.id, o, p.host.name)
+			p.write(o, s, answered(p))
 			// A client that gets no answer tries again at another worker. One of the two copies is
 			// then refused.
 			if w.chance(0.15) {
 				second := pick(w, w.hosts).proc
 				c.after(w.between(0, 5*time.Millisecond), func() {
 					if second != nil && !second.dead && !second.stopped {
-						second.run(func() { second.storeWritten(task, s, answered(second)) })
+						second.write(o, s, answered(second))
 					}
 				})
 			}
@@ -794,7 +788,7 @@ func (c *client) verify(id ids.TaskID, s *spec) {
 			if p == nil || p.dead || p.stopped {
 				return
 			}
-			v, there := p.find(object{Task: id, Generation: u.Generation})
+			v, there := p.read(object{Task: id, Generation: u.Generation})
 			if !there {
 				w.log("client %s does not find %s/%s on %s", c.id, id, u.Generation, p.host.name)
 				return

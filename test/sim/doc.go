@@ -1,16 +1,24 @@
-// Package sim is Test support: it simulates a whole cluster in one goroutine and in virtual time,
-// from one seed. The scheduler's loop with all its machines is the real one, and so are the
-// lifecycle machines and ledgers of 50 workers. Streams, the loops of workers, processes, executors
-// and clients are simulated here, with faults. There is no journal. Streams break and lose all
-// messages in flight. Old messages are delivered again. Workers crash, stop and come back, ask to
-// leave and are drained. Workers of the same machine rescue the objects of dead ones. Executors
-// die, functions fail, clients disappear. Objects that clients write are hidden until the scheduler
-// has accepted them, and some are refused.
+// Package sim is Test support: it simulates a whole cluster in virtual time, from one seed. The
+// loops of the scheduler and of the workers are the real ones, with all their machines, stores and
+// messages. Their surroundings are simulated here, with faults: streams, peers, the memory of
+// workers and their disks, native operations, executors, completion notifications and clients.
+// There is no journal.
+//
+// Streams break and lose all messages in flight. Old messages are delivered again. Workers crash,
+// stop and come back, ask to leave and are drained. Workers of the same machine lend each other
+// objects, loans break, and objects of dead workers are rescued. Slabs become full, and disks fail.
+// Executors die, functions fail, clients disappear. Objects that clients write are hidden until the
+// scheduler has accepted them, and some are refused.
+//
+// A run is in a bubble of package synctest. An agenda has all that is going to happen, in order. A
+// worker's goroutines take turns by the agenda, so that only one goroutine runs at a time; see
+// background.
 //
 // Results are numbers computed from the results of the inputs, so that a stale or wrong input is
-// found. A run ends without faults: every wanted task must reach the outcome that its graph
-// prescribes, the scheduler and the workers must agree on the place of each object, and after the
-// clients have gone nothing may be left anywhere.
+// found: each frame of memory holds such a number until something else is written there. A run ends
+// without faults: every wanted task must reach the outcome that its graph prescribes, the scheduler
+// and the workers must agree on the place of each object, and after the clients have gone nothing
+// may be left anywhere.
 //
 // A run is a function of its seed: two runs of one seed have the same trace hash.
 package sim

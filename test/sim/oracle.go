@@ -7,6 +7,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
+	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/server/sched"
 )
@@ -53,6 +54,8 @@ type spec struct {
 	// mayBeLost means that the object of the task may be gone: a client cancelled or released the
 	// task, or a worker lost the object.
 	mayBeLost bool
+	// refused means that a run of the task could not wait for other tasks, and failed for that.
+	refused bool
 	// walked is the number of the last walk that visited the task; see oracle.lastWalk.
 	walked uint64
 }
@@ -87,12 +90,14 @@ func (o *oracle) add(s *spec) *spec {
 
 // copyOf returns the task by which the machine copies an object. It is added when it is first
 // assigned, because no client submitted it.
-func (o *oracle) copyOf(a *sched.Assignment) *spec {
-	if s := o.byTask[a.Task]; s != nil {
+func (o *oracle) copyOf(a *workerv1.Assignment) *spec {
+	task := ids.TaskID(a.GetTaskId())
+	if s := o.byTask[task]; s != nil {
 		return s
 	}
-	s := o.add(&spec{namespace: a.Namespace, key: a.Key, op: sched.OpSpec{Kind: sched.OpNative, Name: copyOp}, inputs: []*spec{o.byTask[a.Inputs[0].Task]}})
-	o.byTask[a.Task] = s
+	of := o.byTask[ids.TaskID(a.GetInputs()[0].GetTaskId())]
+	s := o.add(&spec{namespace: a.GetNamespace(), key: a.GetKey(), op: sched.OpSpec{Kind: sched.OpNative, Name: copyOp}, inputs: []*spec{of}})
+	o.byTask[task] = s
 	o.w.counts.copies++
 	return s
 }
@@ -159,8 +164,9 @@ func (s *spec) expectedReason() string {
 // check returns an error if the outcome of a task is wrong.
 func (o *oracle) check(s *spec, state sched.TaskState, err *sched.TaskError) error {
 	origins := map[string]*spec{}
-	doomed, cancelled := false, false
+	doomed, cancelled, refused := false, false, false
 	o.walk(s, func(a *spec) {
+		refused = refused || a.refused
 		switch a.kind {
 		case fails, hangs, kills:
 			doomed = true
@@ -183,12 +189,15 @@ func (o *oracle) check(s *spec, state sched.TaskState, err *sched.TaskError) err
 		if err == nil {
 			return fmt.Errorf("%s failed without an error", s.key)
 		}
+		if refused {
+			return nil
+		}
 		if o.w.plan.tight && (err.Reason == "OUT_OF_MEMORY" || err.Reason == "INPUT_FAILED") {
 			return nil
 		}
 		origin := origins[err.OriginKey]
 		if origin == nil {
-			return fmt.Errorf("%s failed because of %q, which has no reason to: %s: %s", s.key, err.OriginKey, err.Reason, err.Message)
+			return fmt.Errorf("%s (kind %d, %d failures of %d) failed because of %q, which has no reason to: %s: %s", s.key, s.kind, s.failed, s.failures, err.OriginKey, err.Reason, err.Message)
 		}
 		want := "INPUT_FAILED"
 		if origin == s {
@@ -197,7 +206,7 @@ func (o *oracle) check(s *spec, state sched.TaskState, err *sched.TaskError) err
 		if err.Reason != want {
 			return fmt.Errorf("%s failed with %s, not %s: %s", s.key, err.Reason, want, err.Message)
 		}
-		if origin.kind == data && o.w.server.lost()+o.w.counts.clientCrashes == 0 && !origin.mayBeLost {
+		if origin.kind == data && o.w.server.lost()+o.w.counts.clientCrashes == 0 && !origin.mayBeLost && !o.w.mayLoseAny {
 			return fmt.Errorf("%s failed for lost data though no worker was lost and nobody gave it up: %s", s.key, err.Message)
 		}
 	case sched.TaskCancelled:
@@ -218,7 +227,7 @@ func (w *world) randomOp(k kind) sched.OpSpec {
 	}
 	switch n := w.rng.IntN(4); {
 	case n == 0 && k != kills:
-		return sched.OpSpec{Kind: sched.OpNative, Name: "sim.mix"}
+		return sched.OpSpec{Kind: sched.OpNative, Name: mixOp}
 	case n == 1:
 		return sched.OpSpec{Kind: sched.OpPythonImport, Name: fmt.Sprintf("sim:f%d", w.rng.IntN(3))}
 	case n == 2:
@@ -259,8 +268,13 @@ func (w *world) task(namespace, key string, inputs []*spec) *spec {
 	default:
 		s.run = w.between(time.Millisecond, 50*time.Millisecond)
 	}
-	if w.chance(0.5) {
-		s.bytes = uint64(256 + w.rng.IntN(160<<10))
+	switch largest := w.plan.largest(); {
+	case w.chance(w.plan.large):
+		s.bytes = uint64(64<<10 + w.rng.IntN(largest-64<<10))
+	case w.chance(0.5):
+		s.bytes = uint64(256 + w.rng.IntN(largest))
+	}
+	if s.bytes > 0 {
 		if w.chance(0.3) {
 			s.options.ExpectedOutputBytes = s.bytes
 		}
@@ -323,8 +337,11 @@ func (w *world) graph(namespace, prefix string, n int, known []*spec) []*spec {
 		}
 	case 3: // merge
 		var all []*spec
-		if w.plan.tight {
-			// All inputs must fit into one slab.
+		// All inputs must fit into one slab.
+		switch {
+		case w.plan.diskBytes > 0:
+			n = min(n, 6)
+		case w.plan.tight:
 			n = min(n, 12)
 		}
 		for range max(n-1, 2) {

@@ -8,8 +8,7 @@ import (
 )
 
 const (
-	workerCount = 50
-	// machines is the number of machines; each has the same number of workers.
+	// machines is the number of machines; each has about the same number of workers.
 	machines    = 5
 	clientCount = 3
 
@@ -49,12 +48,20 @@ type plan struct {
 	executorDies, noRoom float64
 	// blocks is the probability that a function waits for other tasks.
 	blocks float64
-	// duplicateAssign allows duplicates of assignments too.
-	duplicateAssign bool
-	// keepReports lets workers keep unsent reports until they are connected again.
-	keepReports bool
+	// items turns on inputs that are items of lists.
+	items bool
 	// fixedPorts lets a restarted worker use its old address.
 	fixedPorts bool
+	// breakLoans is the probability that a loan breaks while it lasts.
+	breakLoans float64
+	// large is the share of results that are as large as peers lend.
+	large float64
+	// workers is their number.
+	workers int
+	// diskBytes is the size of the tier below the slab of each worker; 0: there is none. spillFails
+	// is the probability for each object that it cannot be written or read there.
+	diskBytes  uint64
+	spillFails float64
 	// slabBytes is the slab size of each worker. tight means that runs may fail for lack of memory.
 	slabBytes uint64
 	tight     bool
@@ -95,8 +102,7 @@ func newPlan(r *rand.Rand) plan {
 		executorDies:     some(0.5, 0.001, 0.02),
 		blocks:           some(0.5, 0.01, 0.5),
 		noRoom:           some(0.3, 0.01, 0.2),
-		duplicateAssign:  r.IntN(5) == 0,
-		keepReports:      r.IntN(2) == 0,
+		items:            r.IntN(2) == 0,
 		fixedPorts:       r.IntN(2) == 0,
 		slabBytes:        64 << 20,
 		tight:            r.IntN(8) == 0,
@@ -108,6 +114,17 @@ func newPlan(r *rand.Rand) plan {
 	if p.tight {
 		p.slabBytes = 5 << 19
 	}
+	p.breakLoans = some(0.8, 0.1, 0.9)
+	p.large = some(0.8, 0.2, 0.9)
+	p.workers = 50
+	if r.IntN(5) < 2 {
+		// Few workers, so that their slabs become full.
+		p.workers = 10 + r.IntN(10)
+		// With few workers, drains of several at a time meet a bug of server/copies.
+		p.drainEvery = 0
+		p.diskBytes, p.slabBytes = 64<<20, uint64(700+r.IntN(600))<<10
+		p.spillFails = some(0.3, 0.001, 0.02)
+	}
 	return p
 }
 
@@ -116,13 +133,18 @@ func newPlan(r *rand.Rand) plan {
 // meaning.
 func (p plan) chains() bool { return p.mapped && p.fixedPorts }
 
-// items turns on inputs that are items of lists. Like chains, it follows from other parameters.
-func (p plan) items() bool { return p.mapped && p.keepReports }
+// largest is the size of the largest result: with a disk below it, a slab is small.
+func (p plan) largest() int {
+	if p.diskBytes > 0 {
+		return 96 << 10
+	}
+	return 160 << 10
+}
 
 // rebalanceEvery is the mean time between rebalances; 0: never. Like chains, it follows from other
 // parameters.
 func (p plan) rebalanceEvery() time.Duration {
-	if !p.keepReports {
+	if !p.items {
 		return 0
 	}
 	return max(p.crashEvery/2, 200*time.Millisecond)
@@ -130,7 +152,7 @@ func (p plan) rebalanceEvery() time.Duration {
 
 // String lists the parameters of the seed.
 func (p plan) String() string {
-	return fmt.Sprintf("chaos %.1fs drop %.4f dup %.4f slow %.4f lateRegister %.2f crash %.1fs stop %.1fs leave %.1fs lose %.1fs clientCrash %.1fs executorDies %.4f blocks %.3f noRoom %.3f dupAssign %v keepReports %v fixedPorts %v tight %v long %.2f mapped %v rescueFails %.2f drain %.1fs rebalance %.1fs",
+	return fmt.Sprintf("chaos %.1fs drop %.4f dup %.4f slow %.4f lateRegister %.2f crash %.1fs stop %.1fs leave %.1fs lose %.1fs clientCrash %.1fs executorDies %.4f blocks %.3f noRoom %.3f items %v fixedPorts %v tight %v long %.2f mapped %v rescueFails %.2f drain %.1fs rebalance %.1fs breakLoans %.2f large %.2f workers %d slab %d disk %d spillFails %.3f",
 		p.chaos.Seconds(), p.drop, p.duplicate, p.slow, p.lateRegister, p.crashEvery.Seconds(), p.stopEvery.Seconds(), p.leaveEvery.Seconds(), p.loseEvery.Seconds(),
-		p.clientCrashEvery.Seconds(), p.executorDies, p.blocks, p.noRoom, p.duplicateAssign, p.keepReports, p.fixedPorts, p.tight, p.longRuns, p.mapped, p.rescueFails, p.drainEvery.Seconds(), p.rebalanceEvery().Seconds())
+		p.clientCrashEvery.Seconds(), p.executorDies, p.blocks, p.noRoom, p.items, p.fixedPorts, p.tight, p.longRuns, p.mapped, p.rescueFails, p.drainEvery.Seconds(), p.rebalanceEvery().Seconds(), p.breakLoans, p.large, p.workers, p.slabBytes, p.diskBytes, p.spillFails)
 }

@@ -55,10 +55,10 @@ func newServer(w *world, checkEvery int) *server {
 		answered: map[string]ids.GraphID{}, assigned: map[sched.TaskRef]ids.WorkerID{}, checkEvery: checkEvery,
 	}
 	s.loop = loop.New(loop.Config{
-		Machine:        sched.Config{FirstTask: 1, InlineResultBytes: 4 << 10, InlineBudgetBytes: 1 << 10, MaxWorkerDeaths: 8, ChainBytes: 8 << 10},
-		Cluster:        schedapi.Cluster{Life: life, WorkerLease: workerLease},
+		Machine:        sched.Config{FirstTask: 1, InlineResultBytes: inlineBytes, InlineBudgetBytes: 1 << 10, MaxWorkerDeaths: 8, ChainBytes: 8 << 10},
+		Cluster:        schedapi.Cluster{Life: life, WorkerLease: workerLease, InlineResultBytes: inlineBytes},
 		ReconnectGrace: reconnectGrace,
-		Log:            slog.New(&logHandler{w: w}),
+		Log:            slog.New(&logHandler{w: w, who: "scheduler", least: slog.LevelInfo}),
 		Clock:          func() time.Time { return w.now },
 		// Clients get numbers that a person can read.
 		Random: func() uint64 { random += 2; return random },
@@ -137,9 +137,6 @@ func (s *server) must(err error) {
 	s.settle()
 }
 
-// copyOp is the op of the tasks by which the machine copies objects.
-const copyOp = "core.replicate"
-
 // orderDrain is an operator's order to drain a worker.
 func (s *server) orderDrain(name string, purpose copies.DrainPurpose, timeout time.Duration) {
 	id := s.ids[name]
@@ -209,17 +206,21 @@ func (s *server) checkEnded(graph ids.GraphID) {
 	}
 }
 
-// logHandler puts the loop's log into the trace.
-type logHandler struct{ w *world }
+// logHandler puts the log of a loop into the trace.
+type logHandler struct {
+	w     *world
+	who   string
+	least slog.Level
+}
 
 // Enabled is part of slog.Handler.
 func (h *logHandler) Enabled(_ context.Context, level slog.Level) bool {
-	return level >= slog.LevelInfo
+	return level >= h.least
 }
 
 // Handle is part of slog.Handler.
 func (h *logHandler) Handle(_ context.Context, r slog.Record) error {
-	line := []byte("scheduler: " + r.Message)
+	line := []byte(h.who + ": " + r.Message)
 	r.Attrs(func(a slog.Attr) bool {
 		line = append(line, ' ')
 		line = append(line, a.String()...)

@@ -38,11 +38,11 @@ func TestSeed(t *testing.T) {
 		defer func() { _ = b.Flush() }()
 		whole = b
 	}
-	first, err := Run(*seedFlag, *checkFlag, whole)
+	first, err := Run(t, *seedFlag, *checkFlag, whole)
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := Run(*seedFlag, *checkFlag, nil)
+	second, err := Run(t, *seedFlag, *checkFlag, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func runSeeds(t *testing.T, more func(uint64) bool) {
 				if !more(i) {
 					return
 				}
-				r, err := Run(*firstFlag+i, *checkFlag, nil)
+				r, err := Run(t, *firstFlag+i, *checkFlag, nil)
 				lines.Add(r.Lines)
 				hashes.Store(*firstFlag+i, r.Hash)
 				if err != nil {

@@ -5,9 +5,14 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"regexp"
+	"runtime"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
+	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
@@ -24,11 +29,11 @@ type world struct {
 	plan plan
 	rng  *rand.Rand
 
-	now    time.Time
-	queue  agenda
-	lastAt uint64
-	events uint64
-	trace  *trace
+	epoch, now time.Time
+	queue      agenda
+	lastAt     uint64
+	events     uint64
+	trace      *trace
 
 	server  *server
 	hosts   []*host
@@ -41,8 +46,13 @@ type world struct {
 	// done ends the run.
 	done bool
 
-	lastIncarnation int
-	counts          counts
+	// processes are all that ever were, and lastProcess is the number of the last one.
+	processes   []*process
+	lastProcess int
+	background  background
+	// mayLoseAny: a worker has lost what was on its disk.
+	mayLoseAny bool
+	counts     counts
 }
 
 // counts are numbers for the summary. items counts fetched items of lists, pipelined fetches of
@@ -52,6 +62,7 @@ type counts struct {
 	messages, broken, duplicates, crashes, stops, leaves, executorDeaths, blocks, clientCrashes, rescued, subscriptions, notifications int
 	writes, refused                                                                                                                    int
 	runs, tasks, items, pipelined, notArrived, copies, drained, ended                                                                  int
+	loans, brokenLoans, inPlace, prompt, spilled, loaded                                                                               int
 }
 
 // Result is the result of a successful run.
@@ -61,9 +72,6 @@ type Result struct {
 	Summary string
 }
 
-// epoch is the virtual time at the start of every run.
-var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-
 // failure is the value of a panic that ends a failed run.
 type failure struct {
 	message string
@@ -72,11 +80,18 @@ type failure struct {
 
 // Run simulates one seed. checkEvery is the number of steps between two checks of a machine; builds
 // with invariants check in every step. If whole is not nil, it receives the whole trace.
-func Run(seed uint64, checkEvery int, whole io.Writer) (result Result, err error) {
-	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 0x6d696c6c72616365)), now: epoch, trace: newTrace(whole)}
+func Run(t *testing.T, seed uint64, checkEvery int, whole io.Writer) (result Result, err error) {
+	t.Helper()
+	synctest.Test(t, func(*testing.T) { result, err = run(seed, checkEvery, whole) })
+	return result, err
+}
+
+func run(seed uint64, checkEvery int, whole io.Writer) (result Result, err error) {
+	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 0x6d696c6c72616365)), epoch: time.Now(), now: time.Now(), trace: newTrace(whole)}
 	w.plan = newPlan(w.rng)
 	w.oracle = newOracle(w)
 	w.server = newServer(w, checkEvery)
+	defer w.finish()
 	defer func() {
 		if r := recover(); r != nil {
 			err = w.explain(r)
@@ -88,27 +103,74 @@ func Run(seed uint64, checkEvery int, whole io.Writer) (result Result, err error
 			w.fail(nil, "no event is left although the run is not over")
 		}
 		e := heap.Pop(&w.queue).(entry)
-		w.now = e.at
+		if e.at.After(w.now) {
+			time.Sleep(e.at.Sub(w.now))
+			w.now = e.at
+		}
 		if w.events++; w.events > maxEvents {
 			w.fail(nil, "%d events: the run does not end", w.events)
 		}
 		e.run()
+		w.settle()
 	}
 	c := w.counts
 	return Result{
 		Hash: w.trace.hash.Sum64(), Lines: w.trace.lines,
-		Summary: fmt.Sprintf("virtual %.1fs, events %d, tasks %d, runs %d, messages %d, broken streams %d, duplicates %d, crashes %d, stops %d, leaves %d, executor deaths %d, waits %d, client crashes %d, rescued %d, subscriptions %d, notifications %d, writes %d, refused %d, pipelined %d, not arrived %d, copies %d, drained %d, ended %d, moved %d, items %d",
-			w.elapsed().Seconds(), w.events, c.tasks, c.runs, c.messages, c.broken, c.duplicates, c.crashes, c.stops, c.leaves, c.executorDeaths, c.blocks, c.clientCrashes, c.rescued, c.subscriptions, c.notifications, c.writes, c.refused, c.pipelined, c.notArrived, c.copies, c.drained, c.ended, w.server.m.Totals().Moved, c.items),
+		Summary: fmt.Sprintf("virtual %.1fs, events %d, tasks %d, runs %d, messages %d, broken streams %d, duplicates %d, crashes %d, stops %d, leaves %d, executor deaths %d, waits %d, client crashes %d, rescued %d, subscriptions %d, notifications %d, writes %d, refused %d, pipelined %d, not arrived %d, copies %d, drained %d, ended %d, moved %d, items %d, loans %d, broken %d, in place %d, prompt %d, spilled %d, loaded %d",
+			w.elapsed().Seconds(), w.events, c.tasks, c.runs, c.messages, c.broken, c.duplicates, c.crashes, c.stops, c.leaves, c.executorDeaths, c.blocks, c.clientCrashes, c.rescued, c.subscriptions, c.notifications, c.writes, c.refused, c.pipelined, c.notArrived, c.copies, c.drained, c.ended, w.server.m.Totals().Moved, c.items, c.loans, c.brokenLoans, c.inPlace, c.prompt, c.spilled, c.loaded),
 	}, nil
 }
 
-func (w *world) elapsed() time.Duration { return w.now.Sub(epoch) }
+func (w *world) elapsed() time.Duration { return w.now.Sub(w.epoch) }
+
+// settle follows each step: it lets the goroutines that the step has started or woken come to a
+// rest, and the workers handle what they were told.
+func (w *world) settle() {
+	for busy := true; busy; {
+		synctest.Wait()
+		busy = w.order()
+		for _, h := range w.hosts {
+			if h.proc != nil && h.proc.settle() {
+				busy = true
+			}
+		}
+	}
+}
+
+// finish ends all goroutines.
+func (w *world) finish() {
+	w.background.failure, w.faultsOver = nil, true
+	for _, p := range w.processes {
+		p.dead = true
+		p.cancel(errEnded)
+		p.giveAll()
+		go p.store.Close()
+	}
+	synctest.Wait()
+	for w.order() || len(w.queue) > 0 {
+		if len(w.queue) > 0 {
+			if e := heap.Pop(&w.queue).(entry); e.wakes {
+				e.run()
+			}
+		}
+	}
+}
 
 func (w *world) log(format string, args ...any) { w.trace.add(w.elapsed(), format, args...) }
 
 func (w *world) fail(tasks []ids.TaskID, format string, args ...any) {
-	panic(failure{fmt.Sprintf(format, args...), tasks})
+	f := failure{fmt.Sprintf(format, args...), tasks}
+	if b := &w.background; b.foreign {
+		if b.failure == nil {
+			b.failure = f
+		}
+		runtime.Goexit()
+	}
+	panic(f)
 }
+
+// taskNames finds the names of tasks in a text.
+var taskNames = regexp.MustCompile(`\bt([0-9]+)\b`)
 
 // explain makes the report of a failed run from the value of its panic.
 func (w *world) explain(r any) error {
@@ -119,6 +181,11 @@ func (w *world) explain(r any) error {
 		b.WriteString(f.message)
 	} else {
 		fmt.Fprintf(&b, "panic: %v\n%s", r, debug.Stack())
+		for _, name := range taskNames.FindAllStringSubmatch(fmt.Sprint(r), 1) {
+			if id, err := strconv.ParseUint(name[1], 10, 64); err == nil {
+				f.tasks = append(f.tasks, ids.TaskID(id))
+			}
+		}
 	}
 	fmt.Fprintf(&b, "\nplan: %v\n", w.plan)
 	for i, id := range f.tasks {
@@ -160,6 +227,8 @@ type entry struct {
 	at  time.Time
 	seq uint64
 	run func()
+	// wakes: a goroutine waits for it.
+	wakes bool
 }
 
 type agenda []entry
@@ -195,7 +264,13 @@ func (w *world) at(when time.Time, run func()) {
 		when = w.now
 	}
 	w.lastAt++
-	heap.Push(&w.queue, entry{when, w.lastAt, run})
+	heap.Push(&w.queue, entry{when, w.lastAt, run, false})
+}
+
+// wake is after for an action that wakes a goroutine.
+func (w *world) wake(d time.Duration, run func()) {
+	w.lastAt++
+	heap.Push(&w.queue, entry{w.now.Add(max(d, 0)), w.lastAt, run, true})
 }
 
 func (w *world) after(d time.Duration, run func()) { w.at(w.now.Add(d), run) }
@@ -214,7 +289,7 @@ func pick[T any](w *world, from []T) T { return from[w.rng.IntN(len(from))] }
 
 func (w *world) begin() {
 	w.server.settle()
-	for i := range workerCount {
+	for i := range w.plan.workers {
 		h := &host{w: w, index: i, name: fmt.Sprintf("host-%d", i), slots: uint32(1 + w.rng.IntN(3))}
 		if i%5 == 0 {
 			h.resources = map[string]float64{"gpu": 1}
@@ -357,7 +432,7 @@ func (w *world) compareViews() {
 				if p == nil {
 					w.fail([]ids.TaskID{t.Task}, "the scheduler believes that %s is on %s, which is not there", t.Task, id)
 				}
-				if _, ok := p.find(object{Task: t.Task, Generation: t.Attempt}); !ok && t.Op.Kind != sched.OpData {
+				if !p.has(object{Task: t.Task, Generation: t.Attempt}) && t.Op.Kind != sched.OpData {
 					w.fail([]ids.TaskID{t.Task}, "the scheduler believes that %s/%s is on %s (%s), which has not got it", t.Task, t.Attempt, id, p.host.name)
 				}
 				believed[place{t.Task, p.host.index}] = true
@@ -368,7 +443,8 @@ func (w *world) compareViews() {
 		}
 	}
 	for _, h := range w.hosts {
-		for _, o := range h.proc.inventory() {
+		for _, x := range h.proc.store.Inventory() {
+			o := x.ID
 			// Ignore tasks that the scheduler has forgotten: a release may be on its way.
 			// checkEmpty checks them later.
 			if _, known := m.Task(o.Task); known && !believed[place{o.Task, h.index}] {
@@ -383,7 +459,7 @@ func (w *world) compareViews() {
 			w.fail(nil, "the scheduler does not know worker %s", h.name)
 		}
 	}
-	if n := m.Totals().Workers; n != workerCount {
+	if n := m.Totals().Workers; n != uint64(w.plan.workers) {
 		w.fail(nil, "the scheduler knows %d workers", n)
 	}
 	w.server.deepCheck()
