@@ -371,3 +371,33 @@ func TestABatchIsPreparedDuringTheSyncOfTheLastOne(t *testing.T) {
 		close(begun)
 	})
 }
+
+// A start on a full disk reads all, and goes on as soon as there is room.
+func TestAFullDiskDoesNotStopAStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		files := newDisk()
+		j, _ := opened(t, files, 1<<20)
+		write(t, j, numbered(1), numbered(2))
+		after := files.left()
+		_ = j.Close() // It was killed.
+		after.fullBytes = 1
+		j, had := opened(t, after, 1<<20)
+		if len(had) != 2 {
+			t.Errorf("%d records are read", len(had))
+		}
+		if err := j.Wait(t.Context(), j.Append(time.Now(), numbered(3))); err == nil {
+			t.Error("the full disk took a record")
+		}
+		synctest.Wait()
+		after.mu.Lock()
+		after.fullBytes = 0
+		after.mu.Unlock()
+		write(t, j, numbered(4))
+		if err := j.Close(); err != nil {
+			t.Error(err)
+		}
+		if had, _, err := reread(after); err != nil || len(had) != 4 {
+			t.Errorf("%d records, %v", len(had), err)
+		}
+	})
+}
