@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"time"
 
 	millrace "github.com/millrace/millrace/clients/go"
@@ -25,6 +26,9 @@ type TasksConfig struct {
 	// Viewers is the number of streams of the dashboard that are read meanwhile. With any, each
 	// repetition is a pair: one run with them, and one without.
 	Viewers int
+	// Against is another millrace binary. With it, each repetition is a pair: one run on a cluster
+	// of this program, and one on a cluster of the other. Empty: none.
+	Against string
 	// Progress, if not nil, is called with the number of finished repetitions.
 	Progress func(done, of int)
 }
@@ -49,6 +53,8 @@ type TasksResult struct {
 	ViewersCores       float64 `json:"viewers_cores,omitempty"`
 	ViewersCoresSpread Spread  `json:"viewers_cores_spread,omitzero"`
 
+	Comparison
+
 	Zero        bool   `json:"zero"`
 	Shape       string `json:"shape,omitempty"`
 	PerTask     Micros `json:"us_per_task,omitzero"`
@@ -56,6 +62,24 @@ type TasksResult struct {
 	// Spread of tasks_per_second.
 	Spread  Spread `json:"tasks_per_second_spread"`
 	Machine string `json:"machine"`
+}
+
+// Comparison is how another binary did, in turns with this one. All is of the median repetition.
+// The client is this program in both.
+type Comparison struct {
+	Against                    string  `json:"against,omitempty"`
+	AgainstVersion             string  `json:"against_version,omitempty"`
+	AgainstTasksPerSecond      float64 `json:"against_tasks_per_second,omitempty"`
+	AgainstSpread              Spread  `json:"against_tasks_per_second_spread,omitzero"`
+	AgainstSchedulerCPUPerTask float64 `json:"against_scheduler_cpu_us_per_task,omitempty"`
+	AgainstViewersCores        float64 `json:"against_viewers_cores,omitempty"`
+	AgainstPeakRSSBytes        uint64  `json:"against_peak_rss_bytes,omitempty"`
+	// Ratio is the rate of this program by that of the other, and CPURatio that of the times that
+	// their schedulers took for a task: the medians of the pairs.
+	Ratio          float64 `json:"tasks_per_second_ratio,omitempty"`
+	RatioSpread    Spread  `json:"tasks_per_second_ratio_spread,omitzero"`
+	CPURatio       float64 `json:"scheduler_cpu_ratio,omitempty"`
+	CPURatioSpread Spread  `json:"scheduler_cpu_ratio_spread,omitzero"`
 }
 
 // Micros is a time in microseconds.
@@ -96,48 +120,124 @@ func measure(ctx context.Context, name string, c TasksConfig, run workload) (_ T
 		return TasksResult{}, fmt.Errorf("bench %s: %d tasks on %d workers; at least one of each", name, c.Tasks, c.Cluster.Workers)
 	}
 	c.Cluster.Dashboard = c.Viewers > 0
-	cluster, err := StartCluster(ctx, c.Cluster)
-	if err != nil {
-		return TasksResult{}, err
+	series := []*measured{{binary: c.Cluster.Executable}}
+	if c.Against != "" {
+		series = append(series, &measured{binary: c.Against})
 	}
 	defer func() {
-		if closed := cluster.Close(); err == nil {
-			err = closed
+		for _, m := range series {
+			if m.cluster == nil {
+				continue
+			}
+			if closed := m.cluster.Close(); err == nil {
+				err = closed
+			}
 		}
 	}()
-	if err := run(ctx, cluster.Client, min(warmUpTasks, c.Tasks)); err != nil {
-		return TasksResult{}, err
-	}
-	var runs []TasksResult
-	var bytes int64
-	var cores []float64
-	for i := range c.Repetitions {
-		one, err := timed(ctx, cluster, c.Tasks, run)
-		if err != nil {
+	for _, m := range series {
+		cluster := c.Cluster
+		cluster.Executable = m.binary
+		if m.cluster, err = StartCluster(ctx, cluster); err != nil {
 			return TasksResult{}, err
 		}
-		if c.Viewers > 0 {
-			without := one
-			var read int64
-			if one, read, err = viewed(ctx, cluster, c, run); err != nil {
+		if err := run(ctx, m.cluster.Client, min(warmUpTasks, c.Tasks)); err != nil {
+			return TasksResult{}, err
+		}
+	}
+	for i := range c.Repetitions {
+		// The two take turns, so that what changes on the machine is no advantage of one.
+		for turn := range series {
+			if err := series[(i+turn)%len(series)].repeat(ctx, c, run); err != nil {
 				return TasksResult{}, err
 			}
-			bytes += read
-			cores = append(cores, (one.SchedulerCPUPerTask-without.SchedulerCPUPerTask)*one.TasksPerSecond/1e6)
 		}
-		runs = append(runs, one)
 		if c.Progress != nil {
 			c.Progress(i+1, c.Repetitions)
 		}
 	}
-	out, spread := median(runs, func(r TasksResult) float64 { return r.TasksPerSecond })
-	if out.Viewers, out.StreamBytes = c.Viewers, bytes; c.Viewers > 0 {
-		out.ViewersCores, out.ViewersCoresSpread = median(cores, func(x float64) float64 { return x })
+	out, err := series[0].result(c)
+	if err != nil {
+		return out, err
+	}
+	if c.Against != "" {
+		if out.Comparison, err = against(ctx, c, series[0], series[1]); err != nil {
+			return out, err
+		}
 	}
 	out.Bench, out.Workers, out.Tasks, out.Version = name, c.Cluster.Workers, c.Tasks, version.String()
-	out.Zero, out.Repetitions, out.Spread, out.Machine = c.Cluster.Zero, c.Repetitions, spread, Machine()
-	out.PeakRSSBytes, err = statusBytes(cluster.Scheduler.PID(), "VmHWM")
+	out.Zero, out.Repetitions, out.Machine = c.Cluster.Zero, c.Repetitions, Machine()
+	return out, nil
+}
+
+// measured is the series of runs on one cluster.
+type measured struct {
+	binary  string // empty: this program
+	cluster *Cluster
+	runs    []TasksResult
+	bytes   int64     // that viewers have read
+	cores   []float64 // that viewers took, of each run
+}
+
+// repeat adds a run to the series. With viewers it is a pair, one with them and one without.
+func (m *measured) repeat(ctx context.Context, c TasksConfig, run workload) error {
+	one, err := timed(ctx, m.cluster, c.Tasks, run)
+	if err != nil {
+		return err
+	}
+	if c.Viewers > 0 {
+		without := one
+		var read int64
+		if one, read, err = viewed(ctx, m.cluster, c, run); err != nil {
+			return err
+		}
+		m.bytes += read
+		m.cores = append(m.cores, (one.SchedulerCPUPerTask-without.SchedulerCPUPerTask)*one.TasksPerSecond/1e6)
+	}
+	m.runs = append(m.runs, one)
+	return nil
+}
+
+// result returns the run with the median rate, and what all runs have shown. The runs keep their
+// order.
+func (m *measured) result(c TasksConfig) (out TasksResult, err error) {
+	same := func(x float64) float64 { return x }
+	out, out.Spread = median(slices.Clone(m.runs), func(r TasksResult) float64 { return r.TasksPerSecond })
+	if c.Viewers > 0 {
+		out.Viewers, out.StreamBytes = c.Viewers, m.bytes
+		out.ViewersCores, out.ViewersCoresSpread = median(slices.Clone(m.cores), same)
+	}
+	out.PeakRSSBytes, err = statusBytes(m.cluster.Scheduler.PID(), "VmHWM")
 	return out, err
+}
+
+// against compares two series, pair by pair.
+func against(ctx context.Context, c TasksConfig, this, other *measured) (Comparison, error) {
+	theirs, err := other.result(c)
+	if err != nil {
+		return Comparison{}, err
+	}
+	info, err := other.cluster.Client.ClusterInfo(ctx)
+	if err != nil {
+		return Comparison{}, err
+	}
+	out := Comparison{
+		Against: other.binary, AgainstVersion: info.GetVersion(), AgainstTasksPerSecond: theirs.TasksPerSecond, AgainstSpread: theirs.Spread,
+		AgainstSchedulerCPUPerTask: theirs.SchedulerCPUPerTask, AgainstViewersCores: theirs.ViewersCores, AgainstPeakRSSBytes: theirs.PeakRSSBytes,
+	}
+	same := func(x float64) float64 { return x }
+	var rates, cpus []float64
+	for i, a := range this.runs {
+		b := other.runs[i]
+		rates = append(rates, a.TasksPerSecond/b.TasksPerSecond)
+		if b.SchedulerCPUPerTask > 0 { // A short run may take less than the clock of processes shows.
+			cpus = append(cpus, a.SchedulerCPUPerTask/b.SchedulerCPUPerTask)
+		}
+	}
+	out.Ratio, out.RatioSpread = median(rates, same)
+	if len(cpus) > 0 {
+		out.CPURatio, out.CPURatioSpread = median(cpus, same)
+	}
+	return out, nil
 }
 
 // viewed is timed while viewers read the dashboard. It also returns what they read.

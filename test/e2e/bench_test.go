@@ -14,6 +14,9 @@ func TestBenchPrintsItsContract(t *testing.T) {
 	for _, tc := range []struct{ args, fields string }{
 		{"tasks --zero --workers 2 --tasks 2000 --repetitions 1", tasks},
 		{"tasks --workers 1 --tasks 500 --repetitions 1", tasks},
+		{"tasks --zero --workers 1 --tasks 2000 --repetitions 2 --viewers 2 --against " + binary,
+			tasks + " viewers stream_bytes against against_version against_tasks_per_second against_tasks_per_second_spread " +
+				"against_peak_rss_bytes tasks_per_second_ratio tasks_per_second_ratio_spread"},
 		{"graph --shape merge --zero --workers 2 --tasks 300 --repetitions 1", tasks + " shape us_per_task"},
 		{"graph --shape tree --zero --workers 2 --tasks 300 --repetitions 1", tasks + " shape us_per_task"},
 		{"graph --shape stencil --zero --workers 2 --tasks 300 --repetitions 1", tasks + " shape us_per_task"},

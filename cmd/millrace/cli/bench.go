@@ -77,6 +77,7 @@ func (a *app) benchTasks(name, short string, tasks int, run func(context.Context
 	}
 	tasksFlags(cmd, workers, tasks)
 	cmd.Flags().Int("viewers", 0, "open pages of the dashboard")
+	cmd.Flags().String("against", "", "another millrace binary: both run in turns, and the result compares them")
 	return cmd
 }
 
@@ -94,6 +95,7 @@ func (a *app) tasksConfig(progress func(done, of int)) (bench.TasksConfig, error
 		Tasks:       s.Int("tasks"),
 		Repetitions: s.Int("repetitions"),
 		Viewers:     s.Int("viewers"),
+		Against:     s.String("against"),
 		Progress:    progress,
 	}
 	if c.Tasks < 1 || c.Cluster.Workers < 1 || c.Repetitions < 1 {
