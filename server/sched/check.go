@@ -235,7 +235,7 @@ func (k *checker) edges(id ids.TaskID, b *block, t *task) {
 			k.fail("%s: its list of dependents is broken", id)
 			return
 		}
-		if ct.state.active() {
+		if ct.undone() {
 			unfinished++
 		}
 		previous, r = r, e.next

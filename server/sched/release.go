@@ -116,7 +116,7 @@ func (m *Machine) inputFailed(from ids.TaskID, e *TaskError) *TaskError {
 func (m *Machine) end(id ids.TaskID, b *block, t *task, state TaskState, err *TaskError) {
 	m.dequeue(id, t)
 	m.forgetLostData(id)
-	active := t.state.active()
+	active := t.undone()
 	t.flags &^= flagBackoff | flagRunHold | flagPinned
 	t.missing = 0
 	m.keepError(id, err)
@@ -271,6 +271,7 @@ func (m *Machine) settle(id ids.TaskID) {
 	switch t.state {
 	case TaskWaiting, TaskReady, TaskAssigned, TaskRunning:
 		m.dequeue(id, t)
+		active := t.undone()
 		t.flags &^= flagBackoff | flagPinned
 		if t.state.assigned() {
 			w := m.workers[t.worker-1]
@@ -279,7 +280,9 @@ func (m *Machine) settle(id ids.TaskID) {
 		}
 		t.missing = 0
 		m.setState(id, t, TaskReleased)
-		m.deactivate(b, t)
+		if active {
+			m.deactivate(b, t)
+		}
 	case TaskSucceeded:
 		m.releaseObject(id, b, t)
 		m.setState(id, t, TaskReleased)

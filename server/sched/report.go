@@ -134,6 +134,7 @@ func (m *Machine) holds(w *worker, b *block, t *task, generation ids.Attempt) bo
 // complete ends a task with an object. REQUIRES: no worker has the task; its state is active.
 func (m *Machine) complete(id ids.TaskID, b *block, t *task, w *worker, bytes uint64, inline []byte, run time.Duration) {
 	m.dequeue(id, t)
+	active := t.undone()
 	t.flags &^= flagBackoff | flagRunHold | flagPinned
 	if tr := m.troubleIf(id, t); tr != nil {
 		tr.unreachable, tr.inputFailures, tr.streak = 0, nil, 0
@@ -157,7 +158,9 @@ func (m *Machine) complete(id ids.TaskID, b *block, t *task, w *worker, bytes ui
 	m.recordEnd(id, t)
 	m.totals.Succeeded++
 	m.notify(id, b, t)
-	m.deactivate(b, t)
+	if active {
+		m.deactivate(b, t)
+	}
 	m.arrived(t)
 	m.reconsider(id, t)
 	if m.copier.Draining() {

@@ -141,7 +141,7 @@ func (m *Machine) taskEnded(ev TaskEnded) {
 	}
 	if ev.State == TaskWaiting {
 		if t.flags&flagPinned != 0 && t.state.active() {
-			t.flags &^= flagPinned
+			m.unpin(b, t)
 			m.start(ev.Task, b, t, retryNone, 0) // An input may have been cancelled.
 		}
 		return
@@ -169,12 +169,30 @@ func (m *Machine) taskEnded(ev TaskEnded) {
 	}
 	t.attempt = max(t.attempt, uint32(ev.Attempt))
 	t.flags &^= flagRunHold
-	t.flags |= flagPinned
+	if t.undone() {
+		t.flags |= flagPinned
+		m.deactivate(b, t)
+	}
 	if m.ops[t.op].spec.Kind == OpData {
 		m.lostData[ev.Task] = lostData{name: "unknown", cause: "the scheduler was started again, and no worker brought them back", until: m.now.Add(1000 * time.Hour)}
 		m.restart.data = append(m.restart.data, ev.Task)
 	}
 	m.reconsider(ev.Task, t)
+}
+
+// unpin takes the recorded success of a task back: it needs its inputs again.
+func (m *Machine) unpin(b *block, t *task) {
+	if t.undone() {
+		return
+	}
+	t.flags &^= flagPinned
+	m.activate(b, t)
+	for i := range b.edgesOf(t) {
+		id := b.edges[t.edge+uint32(i)].input
+		if _, p := m.at(id); p.state == TaskReleased {
+			m.reruns = append(m.reruns, rerun{task: id})
+		}
+	}
 }
 
 // mayReturn reports whether an attempt that a worker has can go on after a restart.
@@ -228,7 +246,8 @@ func (m *Machine) resume(id ids.TaskID) {
 	}
 	m.dequeue(id, t)
 	m.recordRerun(id, t)
-	t.flags &^= flagBackoff | flagPinned
+	m.unpin(b, t)
+	t.flags &^= flagBackoff
 	t.attempt = r.attempt
 	m.enlist(id, b, t, w)
 }
@@ -248,7 +267,7 @@ func (m *Machine) inputsUnderWay(b *block, t *task) bool {
 func (m *Machine) startLeft(id ids.TaskID, b *block, t *task) {
 	if t.flags&flagPinned != 0 {
 		m.recordRerun(id, t)
-		t.flags &^= flagPinned
+		m.unpin(b, t)
 		m.totals.Recomputed++
 	}
 	if t.state == TaskWaiting && m.ops[t.op].spec.Kind != OpData {
