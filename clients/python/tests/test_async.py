@@ -214,7 +214,7 @@ def test_both_clients_have_the_same_methods() -> None:
     assert set(theirs) == set(ours)
     at_once = {
         "submit", "map", "op", "get", "as_completed", "get_executor", "as_current", "compute", "persist", "scheduler_info",
-        "normalize_collection", "futures_of", "shuffle", "subscribe_topic", "unsubscribe_topic",
+        "normalize_collection", "futures_of", "shuffle", "template", "subscribe_topic", "unsubscribe_topic",
     }  # fmt: skip
     for name, method in ours.items():
         assert inspect.iscoroutinefunction(method) == (name not in at_once), name

@@ -32,6 +32,7 @@ def program(page: str) -> str:
         "README.md",
         "docs/quickstart.md",
         "docs/polars.md",
+        "docs/templates.md",
         *(pytest.param(f"docs/{name}.md", marks=pytest.mark.long) for name in ("arrays", "memory", "faults", "frames")),
     ],
 )

@@ -107,6 +107,7 @@ LAYERS = (
         "_cluster",
         "_dask_functions",
         "_tasks",
+        "templates",
         "_dask",
         "executor",
         "_calls",

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         WorkerPlugin,
     )
     from millrace.servers import Nanny, Scheduler, SubprocessCluster, Worker
+    from millrace.templates import Template, template
 
 __all__ = [
     "Actor",
@@ -90,6 +91,7 @@ __all__ = [
     "TaskInfo",
     "TaskLine",
     "TaskStopped",
+    "Template",
     "UploadDirectory",
     "UploadFile",
     "Variable",
@@ -111,6 +113,7 @@ __all__ = [
     "rejoin",
     "secede",
     "sync",
+    "template",
     "wait",
     "worker_client",
 ]
@@ -147,6 +150,7 @@ _HOMES = {
     "future": ("Future", "futures_of"),
     "ops": ("ExecutorOp", "NativeOp", "native"),
     "servers": ("Nanny", "Scheduler", "SubprocessCluster", "Worker"),
+    "templates": ("Template", "template"),
     "plugins": (
         "CondaInstall",
         "Environ",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
 from millrace import _mode
 from millrace._accepted import accept
@@ -26,6 +26,7 @@ from millrace._tasks._task_options import TaskOptions
 from millrace._values._keys import UserKey
 from millrace.future import Future, future_of_state
 from millrace.ops import ExecutorOp, NativeOp
+from millrace.templates import Template, made
 
 T = TypeVar("T")
 
@@ -197,6 +198,38 @@ class Submission(Results):
             raise
         return futures
 
+    @overload
+    def template(self, func: Callable[..., T], /) -> Template[T]: ...
+
+    @overload
+    def template(self, /, *, static: Iterable[str] = ()) -> Callable[[Callable[..., T]], Template[T]]: ...
+
+    def template(self, func: Callable[..., Any] | None = None, /, *, static: Iterable[str] = ()) -> Any:
+        """Makes a template of a function that submits tasks: a decorator.
+
+        The first parameter of the function is a client. The function runs once, to record its calls
+        of `submit`, `map` and `op`; each call of the template then submits the same tasks with
+        other arguments, by a message of a few bytes::
+
+            @client.template
+            def score(client, path, model):
+                table = client.submit(load, path)
+                return client.submit(predict, model, table)
+
+            future = score("a.parquet", model)
+            futures = score.map(paths, itertools.repeat(model))
+
+        In the function, arguments have no values: they can be given to tasks, also inside of lists
+        and dicts. It runs again for another choice of futures and values as arguments. It returns
+        futures, or lists, tuples and dicts of them.
+
+        Args:
+            func: the function.
+            static: names of parameters that have values in the function. It runs once for each
+                value.
+        """
+        return made(func, self, static)
+
     def op(self, name: str, *args: Any, key: UserKey | None = None, pure: bool = True, **named: Any) -> Future[Any]:
         """Runs a native op: ``client.op("array.matmul", a, b)``. Arguments are plain values, small
         arrays and futures."""
@@ -273,6 +306,7 @@ class AsyncSubmission(AsyncPart):
     """The methods of `Submission`. Those that wait are coroutines."""
 
     submit = same(Submission.submit)
+    template = same(Submission.template)
     map = same(Submission.map)
     op = same(Submission.op)
     _results_of = awaited(Submission.get)

@@ -15,7 +15,12 @@ BATCH_FUNCTIONS = 5_000
 
 
 def submission(
-    specs: Sequence[Spec], *, client_id: int, graph: int, known: Collection[bytes]
+    specs: Sequence[Spec],
+    *,
+    client_id: int,
+    graph: int,
+    known: Collection[bytes],
+    instances: Iterable[submission_pb2.TemplateInstances] = (),
 ) -> tuple[list[submission_pb2.SubmitRequest], dict[bytes, Function]]:
     """Returns the chunks of a submission, and the functions that its tasks call, by digest.
 
@@ -24,6 +29,7 @@ def submission(
         client_id: the lease that holds them.
         graph: the graph that they join; 0: a new one.
         known: digests of the functions that the scheduler has; the others are sent along.
+        instances: instances of templates.
     """
     ops: dict[OpKey, int] = {}
     options: dict[bytes, int] = {}
@@ -72,8 +78,33 @@ def submission(
             task.items.add(input=index, item=item, count=length)
         size += weight
         count += 1
+    for message in instances:
+        weight = message.ByteSize()
+        if size and size + weight > BATCH_BYTES:
+            chunks.append(chunk)
+            chunk, size = submission_pb2.SubmitRequest(), 0
+        chunk.template_instances.append(message)
+        size += weight
     chunks.append(chunk)
     return chunks, functions
+
+
+def defining(
+    chunks: Sequence[submission_pb2.SubmitRequest], templates: Iterable[bytes]
+) -> list[submission_pb2.SubmitRequest]:
+    """Returns the chunks of a submission that has these serialised templates before all others."""
+    first = submission_pb2.SubmitRequest()
+    first.header.CopyFrom(chunks[0].header)
+    made = [first]
+    size = 0
+    for packed in templates:
+        if size and size + len(packed) > BATCH_BYTES:
+            made.append(submission_pb2.SubmitRequest())
+            size = 0
+        made[-1].packed_templates.append(packed)
+        size += len(packed)
+    chunks[0].ClearField("header")
+    return [*made, *chunks]
 
 
 def carrying(functions: Iterable[tuple[bytes, bytes, str]]) -> list[submission_pb2.SubmitRequest]:

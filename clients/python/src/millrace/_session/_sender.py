@@ -23,7 +23,7 @@ from millrace import errors
 from millrace._connection._connection import Connection
 from millrace._connection._lease import Lease
 from millrace._pb.millrace.v1 import submission_pb2, task_calls_pb2, task_pb2
-from millrace._session._messages import BATCH_TASKS, carrying, submission
+from millrace._session._messages import BATCH_TASKS, carrying, defining, submission
 from millrace._session._tracing import Trace
 from millrace._task_states._state import Spec, State, Unit
 from millrace._task_states._task_table import TaskTable
@@ -53,6 +53,34 @@ _MAY_PASS = (
 #: Tasks to submit, a state to release, an event to set once everything before it was sent and
 #: answered, or None to end.
 _Command: TypeAlias = "Unit | State | threading.Event | None"
+
+
+class _Batch:
+    """The tasks of units of one span.
+
+    Args:
+        units: the units, at least one.
+    """
+
+    __slots__ = ("definitions", "instances", "plain", "specs", "tasks", "trace")
+
+    def __init__(self, units: Sequence[Unit]) -> None:
+        self.trace = units[0].trace
+        #: The tasks that are sent themselves.
+        self.plain = [spec for unit in units if unit.instances is None for spec in unit.specs]
+        #: The tasks whose numbers the scheduler answers, in its order.
+        self.specs = self.plain
+        #: Instances of templates, and the templates by hash.
+        self.instances: list[submission_pb2.TemplateInstances] = []
+        self.definitions: dict[bytes, bytes] = {}
+        #: Number of all tasks.
+        self.tasks = len(self.plain)
+        for unit in units:
+            if unit.instances is not None:
+                self.specs = [*self.specs, *unit.specs]
+                self.instances += unit.instances.messages
+                self.definitions.update(unit.instances.definitions)
+                self.tasks += unit.instances.tasks
 
 
 class Sender:
@@ -186,7 +214,7 @@ class Sender:
                     self._backlog.appendleft(command)
                     break
                 units.append(command)
-                tasks += len(command.specs)
+                tasks += len(command.specs) if command.instances is None else command.instances.tasks
             elif isinstance(command, State):
                 if not self._released:
                     self._since = time.monotonic()
@@ -231,7 +259,7 @@ class Sender:
     def _send(self, units: list[Unit]) -> None:
         """Sends units of one span. Each one succeeds or fails independently."""
         try:
-            self._transmit([spec for unit in units for spec in unit.specs], units[0].trace)
+            self._transmit(_Batch(units))
         except BaseException as e:
             if len(units) > 1 and not isinstance(e, (errors.SchedulerLostError, errors.SchedulerFullError)):
                 # One of the units is the cause. The halves are sent in order, because a later unit
@@ -264,10 +292,10 @@ class Sender:
         """Numbers of the graphs that the client's latest tasks belong to."""
         return list(self._graphs.values())
 
-    def _transmit(self, specs: list[Spec], trace: Trace) -> None:
+    def _transmit(self, batch: _Batch) -> None:
         client_id = self._lease.client_id
         try:
-            self._transmit_as(client_id, specs, trace)
+            self._transmit_as(client_id, batch)
         except errors.MillraceError as e:
             if e.reason != "UNKNOWN_CLIENT":
                 raise
@@ -278,34 +306,46 @@ class Sender:
         try:
             self._renew(client_id)
         except grpc.RpcError as e:
-            raise errors.from_rpc(e, f"opening a new lease for {len(specs)} tasks") from None
-        self._transmit_as(self._lease.client_id, specs, trace)
+            raise errors.from_rpc(e, f"opening a new lease for {batch.tasks} tasks") from None
+        self._transmit_as(self._lease.client_id, batch)
 
-    def _transmit_as(self, client_id: int, specs: list[Spec], trace: Trace) -> None:
+    def _transmit_as(self, client_id: int, batch: _Batch) -> None:
         try:
-            self._transmit_to(self._graphs.get(trace, 0), client_id, specs, trace)
+            self._transmit_to(self._graphs.get(batch.trace, 0), client_id, batch)
         except errors.MillraceError as e:
             if e.reason != "UNKNOWN_GRAPH":
                 raise
             # All of the graph's tasks were released, and the scheduler has forgotten it.
-            self._transmit_to(0, client_id, specs, trace)
+            self._transmit_to(0, client_id, batch)
 
-    def _transmit_to(self, graph: int, client_id: int, specs: list[Spec], trace: Trace) -> None:
+    def _transmit_to(self, graph: int, client_id: int, batch: _Batch) -> None:
+        specs, trace = batch.specs, batch.trace
         if self._owed:
             self.settle_releases({spec.key for spec in specs})
-        chunks, functions = submission(specs, client_id=client_id, graph=graph, known=self.sent_functions)
+        chunks, functions = submission(
+            batch.plain, client_id=client_id, graph=graph, known=self.sent_functions, instances=batch.instances
+        )
         try:
             with self._tasks.flight():
                 answer = self._submit(chunks, trace)
+                if answer.missing_templates:
+                    # The scheduler does not know these templates, and accepted no task.
+                    chunks = defining(chunks, (batch.definitions[digest] for digest in answer.missing_templates))
+                    answer = self._submit(chunks, trace)
                 if answer.missing_functions:
                     # The scheduler has forgotten these functions, and accepted no task.
                     chunks[1:1] = carrying((digest, *functions[digest]) for digest in answer.missing_functions)
                     answer = self._submit(chunks, trace)
-                self._tasks.acknowledge(client_id, specs, answer.task_ids, answer.revision, answer.failed_task_ids)
+                ids = answer.task_ids
+                self._tasks.acknowledge(client_id, specs, ids, answer.revision, answer.failed_task_ids)
+                on_ids = self._tasks.on_ids
+                if on_ids is not None:
+                    for part in answer.instance_task_ids:
+                        on_ids(range(part.first, part.first + part.count))
             for spec in specs if self._refused else ():
                 self._refused.pop(spec.key, None)
         except grpc.RpcError as e:
-            what = f"submitting {len(specs)} tasks" if len(specs) != 1 else "submitting a task"
+            what = f"submitting {batch.tasks} tasks" if batch.tasks != 1 else "submitting a task"
             if errors.reason_of(e) == "SCHEDULER_FULL":
                 what += f", tried for {FULL_SECONDS:g} s"
             raise errors.from_rpc(e, what) from None

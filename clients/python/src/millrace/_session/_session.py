@@ -33,7 +33,7 @@ from millrace._session._worker_watch import WorkerWatch
 from millrace._task_states._explainer import Explainer
 from millrace._task_states._function_cache import FunctionCache
 from millrace._task_states._recent import RecentTasks
-from millrace._task_states._state import Spec, State, Unit
+from millrace._task_states._state import Instances, Spec, State, Unit
 from millrace._task_states._task_table import TaskTable
 from millrace._task_states._waits import Waits
 from millrace._transfer._data import DataPlane
@@ -315,6 +315,11 @@ class Session:
             self._sender.wait_for(unit.acknowledged)
             if unit.failure is not None:
                 raise unit.failure
+
+    def submit_instances(self, specs: list[Spec], instances: Instances) -> None:
+        """Queues instances of templates. `specs`: the tasks that futures hold."""
+        self.check_open()
+        self._sender.put(Unit(specs, _tracing.current(), instances))
 
     def abandon(self, states: list[State], error: BaseException) -> None:
         """Fails states whose tasks will not be submitted, so that waits for them end."""

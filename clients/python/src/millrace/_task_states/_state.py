@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from millrace import errors
-from millrace._pb.millrace.v1 import error_pb2, task_pb2
+from millrace._pb.millrace.v1 import error_pb2, submission_pb2, task_pb2
 
 _DONE = frozenset(
     {task_pb2.TASK_STATE_SUCCEEDED, task_pb2.TASK_STATE_FAILED, task_pb2.TASK_STATE_CANCELLED},
@@ -125,17 +125,37 @@ class Spec:
         self.state = state
 
 
+class Instances:
+    """Instances of templates.
+
+    Args:
+        definitions: the serialised templates by hash.
+        messages: the instances.
+        tasks: number of their tasks.
+    """
+
+    __slots__ = ("definitions", "messages", "tasks")
+
+    def __init__(
+        self, definitions: dict[bytes, bytes], messages: list[submission_pb2.TemplateInstances], tasks: int
+    ) -> None:
+        self.definitions, self.messages, self.tasks = definitions, messages, tasks
+
+
 class Unit:
     """Tasks that are accepted or refused together.
 
     Args:
-        specs: the tasks.
+        specs: the tasks; with `instances`, only those that futures hold, in their order.
         trace: metadata that names the span of the program; empty: there is none.
+        instances: the tasks are those of instances of templates.
     """
 
-    __slots__ = ("acknowledged", "failure", "specs", "trace")
+    __slots__ = ("acknowledged", "failure", "instances", "specs", "trace")
 
-    def __init__(self, specs: list[Spec], trace: tuple[tuple[str, str], ...] = ()) -> None:
-        self.specs, self.trace = specs, trace
+    def __init__(
+        self, specs: list[Spec], trace: tuple[tuple[str, str], ...] = (), instances: Instances | None = None
+    ) -> None:
+        self.specs, self.trace, self.instances = specs, trace, instances
         self.acknowledged = threading.Event()
         self.failure: BaseException | None = None

@@ -776,6 +776,8 @@ def from_value(value: value_pb2.Value, frames: Sequence[Any], inputs: Sequence[A
         return complex(value.complex_value.real, value.complex_value.imaginary)
     if kind == "input":
         return inputs[value.input]
+    if kind == "hole":
+        raise ValueError("an argument is a hole of a template: only tasks of templates have holes")
     return getattr(value, kind)
 
 
