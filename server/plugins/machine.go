@@ -91,8 +91,12 @@ type call struct {
 	outcomes          []Outcome
 }
 
-// New returns a machine without plugins.
-func New() *Machine { return &Machine{followers: make(map[Follower]*follower)} }
+// New returns a machine without plugins. Their versions are numbered after the given one: those of
+// two starts of the scheduler must differ, because processes of workers outlive it and compare
+// versions only.
+func New(after uint64) *Machine {
+	return &Machine{version: after, followers: make(map[Follower]*follower)}
+}
 
 // Plugins returns the plugins, in order. The caller must not change them.
 func (m *Machine) Plugins() []Plugin { return m.plugins }

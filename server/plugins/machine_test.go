@@ -123,7 +123,7 @@ func (w *world) step() {
 // fail has exactly the plugins of the machine.
 func TestRandomWorlds(t *testing.T) {
 	for seed := range uint64(300) {
-		w := &world{t: t, random: rand.New(rand.NewPCG(seed, 1)), machine: plugins.New(), open: make(map[plugins.Ticket]string), kept: make(map[plugins.Ticket]bool)}
+		w := &world{t: t, random: rand.New(rand.NewPCG(seed, 1)), machine: plugins.New(0), open: make(map[plugins.Ticket]string), kept: make(map[plugins.Ticket]bool)}
 		for range 200 {
 			w.step()
 		}
@@ -158,7 +158,7 @@ func answers(effects []plugins.Effect) (list []plugins.Effect) {
 }
 
 func TestRegistrationWaitsForAllWorkers(t *testing.T) {
-	m := plugins.New()
+	m := plugins.New(0)
 	if got := answers(m.Register(1, "a", nil)); len(got) != 1 || !got[0].Kept {
 		t.Errorf("without workers: %v", got)
 	}
@@ -180,7 +180,7 @@ func TestRegistrationWaitsForAllWorkers(t *testing.T) {
 }
 
 func TestFailedPluginIsRemovedEverywhere(t *testing.T) {
-	m := plugins.New()
+	m := plugins.New(0)
 	m.Join(10, "w10")
 	m.Join(11, "w11")
 	order := m.Register(1, "a", nil)
@@ -197,7 +197,7 @@ func TestFailedPluginIsRemovedEverywhere(t *testing.T) {
 
 // TestPluginsAreLimited: beyond the limit, a plugin can only replace one of its name.
 func TestPluginsAreLimited(t *testing.T) {
-	m := plugins.New()
+	m := plugins.New(0)
 	for i := range plugins.MaxPlugins {
 		name := fmt.Sprint(i)
 		if m.Full(name) {
@@ -216,7 +216,7 @@ func TestPluginsAreLimited(t *testing.T) {
 // A plugin whose registration was given up goes if its setup fails, as otherwise, and nothing is
 // kept of calls that were given up and superseded.
 func TestCallsThatWereGivenUpAreForgotten(t *testing.T) {
-	m := plugins.New()
+	m := plugins.New(0)
 	m.Join(1, "w")
 	for ticket := range plugins.Ticket(100) {
 		m.Register(ticket+1, "p", []byte{1})

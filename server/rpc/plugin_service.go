@@ -7,6 +7,7 @@ import (
 	"io"
 	"strings"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -39,7 +40,7 @@ type pluginService struct {
 
 func newPluginService(s *Server) *pluginService {
 	return &pluginService{
-		Server: s, machine: plugins.New(), orders: make(map[plugins.Follower]chan plugins.Effect), answers: make(map[plugins.Ticket]chan plugins.Effect),
+		Server: s, machine: plugins.New(uint64(time.Now().UnixNano())), orders: make(map[plugins.Follower]chan plugins.Effect), answers: make(map[plugins.Ticket]chan plugins.Effect),
 	}
 }
 

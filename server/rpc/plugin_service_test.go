@@ -43,3 +43,22 @@ func TestCallsOfPluginsThatWereGivenUpAreForgotten(t *testing.T) {
 		t.Errorf("the plugins are %v", list)
 	}
 }
+
+// Processes of workers have the plugins of the scheduler before, and compare versions: a plugin of
+// this one must not look like one of those.
+func TestVersionsOfPluginsAreNotUsedAgain(t *testing.T) {
+	used := make(map[uint64]string)
+	for _, name := range []string{"a", "b"} {
+		s := newPluginService(&Server{scheduler: undrained{}})
+		if _, err := s.RegisterPlugin(t.Context(), &pb.RegisterPluginRequest{Plugin: &pb.Plugin{
+			Name: name, Setup: &pb.FunctionCall{Name: "package:function"},
+		}}); err != nil {
+			t.Fatal(err)
+		}
+		p, _ := s.machine.Find(name)
+		if other, again := used[p.Version]; again {
+			t.Errorf("plugin %s has version %d, as plugin %s of the scheduler before", name, p.Version, other)
+		}
+		used[p.Version] = name
+	}
+}
