@@ -121,7 +121,8 @@ def check(root: Path, *options: str) -> tuple[list[str], str]:
 def test_changed_files_run_again(repository: Path) -> None:
     assert check(repository)[0] == TESTS
     assert check(repository)[0] == []
-    (repository / "clients/python/src/millrace/numbers.py").write_text("def one():\n    return 2\n")
+    # Python takes a compiled module for new if the file has the same second and the same length.
+    (repository / "clients/python/src/millrace/numbers.py").write_text("def one():\n    return 20\n")
     ran, said = check(repository)
     assert ran == ["test_add.py", "test_page.py"] and said.startswith("1 ")
     # A failed test runs again.
