@@ -2,6 +2,7 @@ package copies
 
 import (
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
@@ -75,7 +76,19 @@ func (m *Machine) stopCopy(c *copying) {
 	if m.copyOf[c.object] == c {
 		delete(m.copyOf, c.object)
 	}
+	maps.DeleteFunc(m.stopped, func(_, task ids.TaskID) bool { active, _ := m.tables.Attempt(task); return !active })
+	if m.underCopy(c) {
+		m.stopped[c.object] = c.task
+	}
 	m.emit(Effect{Kind: EffectDropCopy, Object: c.task})
+}
+
+// neededByStopped reports whether nothing but a copy that was stopped needs the object, so that it
+// is about to be released.
+func (m *Machine) neededByStopped(id ids.TaskID, o *Object) bool {
+	task, was := m.stopped[id]
+	active, _ := m.tables.Attempt(task)
+	return was && active && o.neededByOneTask()
 }
 
 // abandonCopy gives up a copy whose worker is lost or is not active any more. Its task may run at

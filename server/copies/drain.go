@@ -451,6 +451,10 @@ func (m *Machine) copyAway(w Worker, d *drain) (hopeless uint64) {
 			delete(d.copies, id)
 			continue
 		}
+		if m.neededByStopped(id, &o) {
+			delete(d.copies, id) // It was stopped in the check of another drain, or by a rebalance.
+			continue
+		}
 		if !m.isolated(id, &o) {
 			if c != nil {
 				if c.task != 0 && o.State == ObjectStored {

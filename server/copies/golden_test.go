@@ -21,7 +21,7 @@ import (
 // -rewrite to accept new output.
 //
 //	worker id=1 [memory=100 used=10 supervised tasks=2] | object id=1 bytes=10 at=(1,2) [inline]
-//	use object=1 | disuse object=1 | release object=1 | lost object=1 at=1
+//	use object=1 | disuse object=1 | unhold object=1 | release object=1 | lost object=1 at=1
 //	disconnect worker=1 | return worker=1 | idle worker=1 | lose worker=1 [left survivors=(2,3)]
 //	stop worker=1 | drain workers=(1,2) [to=keep timeout=10s] | undo names=(n1) | drains
 //	arrive copy=1 | fail copy=1 why=text | keep object=1 at=2 | report object=1 at=2
@@ -51,8 +51,10 @@ type owner struct {
 	out     strings.Builder
 	workers map[ids.WorkerID]*copies.Worker
 	objects map[ids.TaskID]*object
-	// copying are the tasks of copies that are under way.
+	// copying are the tasks of copies that are under way. stopped are those of them that were
+	// dropped in this step.
 	copying map[ids.TaskID]copies.Effect
+	stopped []ids.TaskID
 	wakes   []copies.Effect
 }
 
@@ -143,9 +145,17 @@ func (o *owner) BytesPerMicro(_, to ids.WorkerID) float64 { return float64(to) *
 func (o *owner) tell(e copies.Event) { o.carryOut(o.m.Step(o.now, e, nil)) }
 
 func (o *owner) settle() {
-	for o.m.Pending() {
+	for o.endCopies(); o.m.Pending(); o.endCopies() {
 		o.tell(copies.Continued{})
 	}
+}
+
+// endCopies ends the copies that were dropped. Until then they need their objects.
+func (o *owner) endCopies() {
+	for _, task := range o.stopped {
+		delete(o.copying, task)
+	}
+	o.stopped = nil
 }
 
 func (o *owner) carryOut(effects []copies.Effect) {
@@ -166,7 +176,7 @@ func (o *owner) carryOut(effects []copies.Effect) {
 		case copies.EffectDropCopy:
 			if c, active := o.copying[e.Object]; active {
 				fmt.Fprintf(&o.out, "drop copy %d\n", c.Copy)
-				delete(o.copying, e.Object)
+				o.stopped = append(o.stopped, e.Object)
 			}
 		case copies.EffectKeep:
 			fmt.Fprintf(&o.out, "%s keeps %s\n", e.Worker, e.Object)
@@ -326,6 +336,8 @@ func (s *script) run() {
 		}
 	case "use", "disuse":
 		o.objects[s.object()].used = s.d.Cmd == "use"
+	case "unhold": // a copy may still need it
+		o.objects[s.object()].Held = false
 	case "release":
 		x := o.objects[s.object()]
 		x.Held = false

@@ -50,6 +50,9 @@ type Machine struct {
 	// ordered has the copies that were ordered in this step, by number. copyNumber is the last one.
 	ordered    map[uint64]*copying
 	copyNumber uint64
+	// stopped are copies that were stopped, by object: their last tasks. Until the owner has ended
+	// such a task, its tables say that it needs the object.
+	stopped map[ids.TaskID]ids.TaskID
 	// keeps are the objects that workers were asked to keep (EffectKeep), and have not answered.
 	// The request is repeated when a worker opens a session: asked are then those from before.
 	keeps orders
@@ -97,7 +100,8 @@ func New(config Config, tables Tables) *Machine {
 		config: config, tables: tables,
 		rescues: make(map[ids.WorkerID]*rescue), rescuing: make(map[ids.TaskID]rescuing),
 		copies: make(map[ids.TaskID]*copying), copyOf: make(map[ids.TaskID]*copying), ordered: make(map[uint64]*copying),
-		keeps: make(orders), dropped: make(orders),
+		stopped: make(map[ids.TaskID]ids.TaskID),
+		keeps:   make(orders), dropped: make(orders),
 		drains: make(map[ids.WorkerID]*drain), drainOrders: make(map[string]*drainOrder),
 		taken: make(map[ids.WorkerID]uint64),
 	}

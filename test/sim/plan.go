@@ -120,8 +120,6 @@ func newPlan(r *rand.Rand) plan {
 	if r.IntN(5) < 2 {
 		// Few workers, so that their slabs become full.
 		p.workers = 10 + r.IntN(10)
-		// With few workers, drains of several at a time meet a bug of server/copies.
-		p.drainEvery = 0
 		p.diskBytes, p.slabBytes = 64<<20, uint64(700+r.IntN(600))<<10
 		p.spillFails = some(0.3, 0.001, 0.02)
 	}
