@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import os
 import signal
 import threading
 import time
@@ -12,6 +13,19 @@ from types import CodeType, FrameType
 
 from millrace.executor._failure import TaskStopped
 from millrace.executor._link import ControlPage
+
+# The methods of a condition that take or give back its lock, and a part of the path of the files of
+# grpcio.
+_LOCKING = frozenset(
+    method.__code__
+    for method in (
+        threading.Condition.__enter__,
+        threading.Condition.__exit__,
+        threading.Condition.notify,
+        threading.Condition.notify_all,
+    )
+)
+_GRPC = f"{os.sep}grpc{os.sep}"
 
 
 class Stopping:
@@ -64,15 +78,19 @@ class Stopping:
         raise TaskStopped("the task was stopped")
 
     def _is_busy(self, frame: FrameType | None) -> bool:
-        """Returns whether a frame is within an import, or within a call that no stop interrupts.
+        """Returns whether a frame is within an import, within a call that no stop interrupts, or
+        where grpcio takes or gives back a lock.
 
         An exception in an import would leave a package half imported: its submodules stay in
         `sys.modules` and the package does not, so that no later task of the process could import
-        it.
+        it. An exception behind the taking of the lock of a channel would leave it locked, so that
+        all later calls of the process's client would wait for ever.
         """
         while frame is not None:
             code = frame.f_code
             if code in self._uninterrupted or code.co_filename.startswith("<frozen importlib"):
+                return True
+            if code in _LOCKING and frame.f_back is not None and _GRPC in frame.f_back.f_code.co_filename:
                 return True
             frame = frame.f_back
         return False
