@@ -58,6 +58,23 @@ func (s *sampled) GetProfile(ctx context.Context, r *pb.GetProfileRequest) (*pb.
 	return &pb.GetProfileResponse{Calls: s.calls, Samples: s.calls[0].GetSamples(), Interval: durationpb.New(10 * time.Millisecond)}, nil
 }
 
+// A graph is found as soon as its submission is acknowledged, before the next commit of the
+// catalogue.
+func TestTheProfileOfAGraphThatWasJustAccepted(t *testing.T) {
+	c := start(t, server.Config{HTTPAddress: "127.0.0.1:0"})
+	id := c.open(timeout(t))
+	b := c.dashboard(t)
+	for i := range 20 {
+		submitted, err := c.client.SubmitBatch(timeout(t), &pb.SubmitRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: noops(strconv.Itoa(i), 1)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if code, body := b.do(http.MethodGet, "/api/profile?graph="+strconv.FormatUint(submitted.GetGraphId(), 10), ""); code != http.StatusOK {
+			t.Fatalf("submission %d: %d %s", i, code, body)
+		}
+	}
+}
+
 // The profile of a graph is the sum of those of the workers that answer, of its ops while it ran.
 func TestProfilesByHTTP(t *testing.T) {
 	line := strings.Repeat("x", 1000)

@@ -104,6 +104,10 @@ func (s *Site) Report(ctx context.Context, r *pb.GetReportRequest) ([]byte, erro
 		return nil, edge.Refusal(codes.DeadlineExceeded, "DEADLINE_EXCEEDED", fmt.Sprintf("%d other reports are being made: wait for them", cap(s.reports)), nil)
 	}
 	start, end := reportTime(r, time.Now())
+	// The report has all that was acknowledged before it was asked for.
+	if _, err := s.config.Scheduler.Snapshot(ctx); err != nil {
+		return nil, err
+	}
 	seen, err := s.hub.Freeze(ctx, start, end)
 	if err != nil {
 		return nil, err
@@ -249,7 +253,7 @@ func (s *Site) reportProfiles(ctx context.Context, data *frozen, seen *stream.Fr
 		queries["op="+op] = url.Values{"op": {op}}
 	}
 	for name, query := range queries { // order-free: each has a place of its own
-		request, err := s.profileRequest(query)
+		request, err := s.profileRequest(ctx, query)
 		if err != nil {
 			continue // The graph was forgotten meanwhile.
 		}
@@ -262,7 +266,7 @@ func (s *Site) reportProfiles(ctx context.Context, data *frozen, seen *stream.Fr
 
 // report answers with a report as a file.
 func (s *Site) report(w http.ResponseWriter, r *http.Request) error {
-	times, err := s.profileRequest(url.Values{"start": r.URL.Query()["start"], "end": r.URL.Query()["end"]})
+	times, err := s.profileRequest(r.Context(), url.Values{"start": r.URL.Query()["start"], "end": r.URL.Query()["end"]})
 	if err != nil {
 		return err
 	}

@@ -55,7 +55,7 @@ type profileAnswer struct {
 // profile answers with the samples of stacks of all workers: of ops, or of the ops of a graph while
 // it ran.
 func (s *Site) profile(w http.ResponseWriter, r *http.Request) error {
-	request, err := s.profileRequest(r.URL.Query())
+	request, err := s.profileRequest(r.Context(), r.URL.Query())
 	if err != nil {
 		return err
 	}
@@ -111,14 +111,19 @@ func (s *Site) profileFrom(ctx context.Context, request *pb.GetProfileRequest) p
 }
 
 // profileRequest reads the parameters op, graph, start and end; times are in seconds since 1970.
-func (s *Site) profileRequest(query url.Values) (*pb.GetProfileRequest, error) {
+func (s *Site) profileRequest(ctx context.Context, query url.Values) (*pb.GetProfileRequest, error) {
 	request := &pb.GetProfileRequest{Ops: query["op"], MaxCalls: workerStacks}
 	if given := query.Get("graph"); given != "" {
 		id, err := strconv.ParseUint(given, 10, 64)
 		if err != nil {
 			return nil, edge.InvalidField("graph", fmt.Sprintf("%q is not the number of a graph", text.Cut(given, 100)))
 		}
-		graph := s.config.Scheduler.LastSnapshot().Graph(ids.GraphID(id))
+		// A graph may be asked for as soon as its submission is acknowledged.
+		snapshot, err := s.config.Scheduler.Snapshot(ctx)
+		if err != nil {
+			return nil, err
+		}
+		graph := snapshot.Graph(ids.GraphID(id))
 		if graph == nil {
 			return nil, edge.Refusal(codes.NotFound, "UNKNOWN_GRAPH", fmt.Sprintf("there is no graph %d: see ListGraphs", id), map[string]string{"object": given})
 		}
