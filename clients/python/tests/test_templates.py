@@ -180,6 +180,12 @@ def test_mistakes_are_named(client: Client) -> None:
     expect("the end of the key", lambda client: client.submit(pair, key=("x", 1)))
     expect("gather: a template records", lambda client, x: client.gather(x), 1, kind=AttributeError)
     expect("no typed value", lambda client: client.submit(native("core.list"), {1}), kind=errors.SerialisationError)
+    expect(
+        "a value for lambda: a builtins.set is no typed value",
+        lambda client, x: client.submit(native("core.list"), x),
+        {1},
+        kind=errors.SerialisationError,
+    )
     expect("hashable", lambda client, x: client.submit(pair, x), [1], static=["x"])
     expect("no parameter y", lambda client, x: client.submit(pair, x), 1, static=["y"])
     expect("no parameter for the client", lambda: None)

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar, overload
 
+from millrace import errors
 from millrace._pb.millrace.v1 import submission_pb2, value_pb2
 from millrace._session import _registry
 from millrace._session._session import Session
@@ -17,6 +18,7 @@ from millrace._task_states._state import Instances, Spec
 from millrace._tasks._arguments import MOST_ARGUMENTS, adopt
 from millrace._tasks._task_maker import TaskMaker
 from millrace._tasks._template import Recorder, Shape, fill_value, filled, too_large
+from millrace._values import _serialize
 from millrace.future import Future, future_of_state
 
 R = TypeVar("R")
@@ -95,7 +97,14 @@ class Template(Generic[R]):
                 instance = groups[-1][1].instances.add(key=key)
                 for at, typed in shape.values:
                     value = value_pb2.Value()
-                    fill_value(value, values[at], typed=typed)
+                    try:
+                        fill_value(value, values[at], typed=typed)
+                    except _serialize.NotPlain:
+                        kind = type(values[at])
+                        raise errors.SerialisationError(
+                            f"a value for {self._name}: a {kind.__module__}.{kind.__qualname__} is no typed value, "
+                            "and an op that is not Python's uses it"
+                        ) from None
                     packed = value.SerializeToString()
                     nbytes += len(packed)
                     if len(packed) > MOST_ARGUMENTS:
