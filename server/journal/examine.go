@@ -121,6 +121,9 @@ func examine(files Files, live bool, visit func(Entry) error) (*Report, *history
 	return report, h, err
 }
 
+// ErrNothingWhole is the error of Cut if it would keep nothing.
+var ErrNothingWhole = errors.New("journal: nothing is whole before the damage: restore the directory from a copy, or remove it to begin a new cluster")
+
 // Cut makes a damaged journal whole: it removes all that is behind the first damage, or a torn end.
 // It keeps a copy of each segment that it changes or removes, under a name with the suffix, which
 // it returns. A crash within Cut leaves the journal damaged, and Cut may be called again.
@@ -130,7 +133,7 @@ func Cut(files Files, suffix string) (copies []string, err error) {
 		return nil, err
 	}
 	if h.next == 1 {
-		return nil, fmt.Errorf("journal: nothing is whole before the damage: %w", report.Damage)
+		return nil, ErrNothingWhole
 	}
 	names, _, err := segments(files)
 	if err != nil {

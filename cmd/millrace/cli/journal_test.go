@@ -227,6 +227,15 @@ func TestAJournalIsCheckedAndCut(t *testing.T) {
 	if v, err := check(); err != nil || v.Records != 5 || v.End != "stopped" {
 		t.Errorf("%+v, %v", v, err)
 	}
+	// Nothing is whole before a damaged head: the advice is not to cut again.
+	data[2] ^= 1
+	if err := os.WriteFile(name, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err = commandLine(t, "journal", "cut", directory, "--yes")
+	if err == nil || !strings.Contains(err.Error(), "begin a new cluster") || strings.Contains(err.Error(), "journal cut") {
+		t.Errorf("%v", err)
+	}
 }
 
 func TestADirectoryWithoutAJournalIsNotMade(t *testing.T) {

@@ -217,6 +217,9 @@ journal. Without --yes it only says what it would do.`,
 			for _, name := range copies {
 				row(a.out, "kept a copy: "+name)
 			}
+			if errors.Is(err, journal.ErrNothingWhole) {
+				return err
+			}
 			if err != nil {
 				return errors.Join(err, errors.New("the journal is as damaged as before: free space on the disk, and try again"))
 			}
