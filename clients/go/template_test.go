@@ -185,7 +185,7 @@ func TestManyInstancesTravelInChunks(t *testing.T) {
 	}
 }
 
-// TestTheEncodedTemplateIsOneOfTheAPI: what is encoded by hand is what the library reads.
+// The library reads a template that the client has encoded by hand.
 func TestTheEncodedTemplateIsOneOfTheAPI(t *testing.T) {
 	c := newFake(t).dial(t)
 	b := c.NewTemplate("api")

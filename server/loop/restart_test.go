@@ -618,7 +618,11 @@ func TestAStartWaitsForItsRecord(t *testing.T) {
 		l := loop.New(loop.Config{Cluster: schedapi.Cluster{Life: 1}})
 		restored := make(chan error, 1)
 		go func() { restored <- l.Restore(ctx, journal.Config{Files: d, RetryTime: time.Millisecond}) }()
+		deadline := time.Now().Add(time.Minute)
 		for failed := 0; failed < 3; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("the start has tried its record %d times in a minute, want 3", failed)
+			}
 			d.mu.Lock()
 			failed = d.failed
 			d.mu.Unlock()

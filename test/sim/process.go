@@ -50,7 +50,7 @@ func (h *host) start() {
 		p.disk = &tier{p: p, size: w.plan.diskBytes, space: tierSpace{p: p, size: w.plan.diskBytes}}
 		below = append(below, p.disk)
 	}
-	log := slog.New(&logHandler{w: w, who: h.name, least: slog.LevelWarn})
+	log := slog.New(&logHandler{w: w, process: h.name, least: slog.LevelWarn})
 	var err error
 	if p.store, err = store.New(p.slab, log, below...); err != nil {
 		w.fail(nil, "store: %v", err)

@@ -58,7 +58,7 @@ func newServer(w *world, checkEvery int) *server {
 		Machine:        sched.Config{FirstTask: 1, InlineResultBytes: inlineBytes, InlineBudgetBytes: 1 << 10, MaxWorkerDeaths: 8, ChainBytes: 8 << 10},
 		Cluster:        schedapi.Cluster{Life: life, WorkerLease: workerLease, InlineResultBytes: inlineBytes},
 		ReconnectGrace: reconnectGrace,
-		Log:            slog.New(&logHandler{w: w, who: "scheduler", least: slog.LevelInfo}),
+		Log:            slog.New(&logHandler{w: w, process: "scheduler", least: slog.LevelInfo}),
 		Clock:          func() time.Time { return w.now },
 		// Clients get numbers that a person can read.
 		Random: func() uint64 { random += 2; return random },
@@ -208,9 +208,9 @@ func (s *server) checkEnded(graph ids.GraphID) {
 
 // logHandler puts the log of a loop into the trace.
 type logHandler struct {
-	w     *world
-	who   string
-	least slog.Level
+	w       *world
+	process string
+	least   slog.Level
 }
 
 // Enabled is part of slog.Handler.
@@ -220,7 +220,7 @@ func (h *logHandler) Enabled(_ context.Context, level slog.Level) bool {
 
 // Handle is part of slog.Handler.
 func (h *logHandler) Handle(_ context.Context, r slog.Record) error {
-	line := []byte(h.who + ": " + r.Message)
+	line := []byte(h.process + ": " + r.Message)
 	r.Attrs(func(a slog.Attr) bool {
 		line = append(line, ' ')
 		line = append(line, a.String()...)
