@@ -31,8 +31,9 @@ type Report struct {
 	// Values are the different long values, with ValueBytes together.
 	Values     int
 	ValueBytes uint64
-	// Stopped: the scheduler stopped in good order. Otherwise it runs, or it has crashed.
-	Stopped bool
+	// Stopped: the scheduler stopped in good order. WasCut: Cut made it whole, and no scheduler has
+	// written since. Otherwise a scheduler runs, or it has crashed.
+	Stopped, WasCut bool
 	// Torn is the end of the last segment if it is no whole batch; nil: all is whole. Such a batch
 	// was being written, or it was damaged.
 	Torn *DamageError
@@ -106,6 +107,7 @@ func examine(files Files, live bool, visit func(Entry) error) (*Report, *history
 		}
 	}
 	report.Stopped = report.Sound() && h.tail().mark == formStopped
+	report.WasCut = report.Sound() && h.tail().mark&formCut != 0
 	if !report.Sound() {
 		for i, name := range names[max(0, len(h.segments)-1):] {
 			data, read := files.Read(name)
@@ -158,5 +160,5 @@ func Cut(files Files, suffix string) (copies []string, err error) {
 		}
 		copies = append(copies, names[i]+suffix)
 	}
-	return copies, PutFile(files, s.name, appendBatch(data[:s.end:s.end], s.seed, h.next, []byte{formStopped}))
+	return copies, PutFile(files, s.name, appendBatch(data[:s.end:s.end], s.seed, h.next, []byte{formStopped | formCut}))
 }

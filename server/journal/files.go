@@ -142,6 +142,14 @@ func syncDirectory(path string) error {
 	return errors.Join(directory.Sync(), directory.Close())
 }
 
+// located names the directory of the files in an error, if they have one.
+func located(files Files, err error) error {
+	if d, ok := files.(interface{ Path() string }); ok && err != nil {
+		return fmt.Errorf("%s: %w", d.Path(), err)
+	}
+	return err
+}
+
 // Path returns the path of the directory.
 func (d *Directory) Path() string { return d.path }
 

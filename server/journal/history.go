@@ -177,7 +177,7 @@ func Identify(files Files) (*Begun, error) {
 	if errors.Is(err, errEnough) {
 		err = nil
 	}
-	return begun, err
+	return begun, located(files, err)
 }
 
 // startsGap bounds the gap between the numbers of two starts. At most 2^20 starts have numbers of

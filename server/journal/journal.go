@@ -144,7 +144,7 @@ func Open(config Config, apply func(time.Time, Record) error) (*Journal, error) 
 	}
 	if err := j.replay(apply); err != nil {
 		encoder.Close()
-		return nil, err
+		return nil, located(config.Files, err)
 	}
 	go j.write()
 	return j, nil
@@ -417,7 +417,7 @@ func (j *Journal) flush(ended bool) (more bool) {
 	j.next, j.writing = nil, b
 	j.mu.Unlock()
 	for {
-		err := j.put(b)
+		err := located(j.config.Files, j.put(b))
 		j.mu.Lock()
 		if err == nil && j.trouble != nil && !j.lost {
 			j.trouble = nil

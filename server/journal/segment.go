@@ -52,6 +52,7 @@ const (
 	formValues     = 1 << 1 // places of values are before the records
 	formStopped    = 1 << 2 // a mark: the scheduler stopped in good order
 	formContinued  = 1 << 3 // a mark: another segment follows
+	formCut        = 1 << 4 // beside formStopped: the end was cut off, and the scheduler did not stop
 	formMark       = formStopped | formContinued
 )
 

@@ -123,7 +123,7 @@ func TestAJournalIsShown(t *testing.T) {
 	for _, c := range []struct {
 		lines int
 		args  []string
-	}{{4, []string{"--graph", "9"}}, {3, []string{"--client", "4"}}, {2, []string{"--client", "4", "--graph", "9"}}, {0, []string{"--graph", "8"}}} {
+	}{{4, []string{"--graph", "9"}}, {3, []string{"--client", "4"}}, {4, []string{"--graph", "g9"}}, {3, []string{"--client", "c4"}}, {2, []string{"--client", "4", "--graph", "9"}}, {0, []string{"--graph", "8"}}} {
 		out, err := commandLine(t, append([]string{"journal", "show", directory}, c.args...)...)
 		if n := strings.Count(out, "\n"); err != nil || n != c.lines {
 			t.Errorf("%v: %d lines, not %d; %v\n%s", c.args, n, c.lines, err, out)
@@ -224,8 +224,11 @@ func TestAJournalIsCheckedAndCut(t *testing.T) {
 	if kept, err := os.ReadFile(copies[0]); err != nil || !bytes.Equal(kept, data) {
 		t.Errorf("the copy is not the damaged file: %v", err)
 	}
-	if v, err := check(); err != nil || v.Records != 5 || v.End != "stopped" {
+	if v, err := check(); err != nil || v.Records != 5 || v.End != "cut" {
 		t.Errorf("%+v, %v", v, err)
+	}
+	if out, err := commandLine(t, "journal", "check", directory); err != nil || strings.Contains(out, "stopped in good order") || !strings.Contains(out, "journal cut") {
+		t.Errorf("%v\n%s", err, out)
 	}
 	// Nothing is whole before a damaged head: the advice is not to cut again.
 	data[2] ^= 1
@@ -234,6 +237,46 @@ func TestAJournalIsCheckedAndCut(t *testing.T) {
 	}
 	_, err = commandLine(t, "journal", "cut", directory, "--yes")
 	if err == nil || !strings.Contains(err.Error(), "begin a new cluster") || strings.Contains(err.Error(), "journal cut") {
+		t.Errorf("%v", err)
+	}
+}
+
+// A folder without segments, a file, and a number that is none are no journals.
+func TestAnythingButAJournalIsRefused(t *testing.T) {
+	directory := t.TempDir()
+	if out, err := commandLine(t, "journal", "check", directory); exitCode(err) != exitFailed || !strings.Contains(err.Error(), directory+" has no journal") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	file := filepath.Join(directory, "x")
+	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"check", "show", "cut"} {
+		if _, err := commandLine(t, "journal", name, file); exitCode(err) != exitUsage || !strings.Contains(err.Error(), file+" is a file") || !strings.Contains(err.Error(), "--journal") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, bad := range []string{"--graph=t1", "--client=g1"} {
+		if _, err := commandLine(t, "journal", "show", written(t), bad); exitCode(err) != exitUsage || strings.Contains(err.Error(), "ParseInt") {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+}
+
+// A scheduler that cannot read its journal names the directory.
+func TestAStartWithADamagedJournalNamesTheDirectory(t *testing.T) {
+	directory := written(t)
+	name := filepath.Join(directory, "00000000000000000001.log")
+	data, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data[len(data)/2] ^= 1
+	if err := os.WriteFile(name, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err = commandLine(t, "scheduler", "--journal", directory, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")
+	if err == nil || !strings.Contains(err.Error(), directory) || !strings.Contains(err.Error(), filepath.Base(name)) {
 		t.Errorf("%v", err)
 	}
 }

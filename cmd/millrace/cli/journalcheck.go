@@ -81,7 +81,7 @@ func (a *app) journalCheck() *cobra.Command {
 		Long: `Reads all of a journal, with all long values, and changes nothing. It says what is there, where the first damage is, and what
 to do. The exit code is 0 only if all is whole. While a scheduler uses the journal, a batch that it is writing is no damage.`,
 		RunE: func(_ *cobra.Command, args []string) error {
-			files, live, err := journal.ReadDirectory(args[0])
+			files, live, err := readJournal(args[0])
 			if err != nil {
 				return err
 			}
@@ -94,11 +94,30 @@ to do. The exit code is 0 only if all is whole. While a scheduler uses the journ
 			if err := printAs(a, func(v *journalView) ([]byte, error) { return json.MarshalIndent(v, "", "  ") }, view, func(w io.Writer, wide bool) { journalTable(w, view, wide) }); err != nil {
 				return err
 			}
+			if len(report.Segments) == 0 && report.Sound() && !live {
+				return fmt.Errorf("%s has no journal: no file of it is a segment", args[0])
+			}
 			return soundness(args[0], report)
 		},
 	}
 	addOutput(cmd)
 	return cmd
+}
+
+// readJournal opens a directory for reading only.
+func readJournal(directory string) (files *journal.Directory, live bool, err error) {
+	if err := isDirectory(directory); err != nil {
+		return nil, false, err
+	}
+	return journal.ReadDirectory(directory)
+}
+
+func isDirectory(name string) error {
+	info, err := os.Stat(name)
+	if err == nil && !info.IsDir() {
+		err = usageError{fmt.Errorf("%s is a file, and no directory: give the directory of \"millrace scheduler --journal\"", name)}
+	}
+	return err
 }
 
 // soundness returns an error unless a journal is sound.
@@ -134,6 +153,8 @@ func viewJournal(directory string, live bool, r *journal.Report) *journalView {
 		v.End = "torn"
 	case r.Stopped:
 		v.End = "stopped"
+	case r.WasCut:
+		v.End = "cut"
 	case len(r.Segments) == 0:
 		v.End = "empty"
 	default:
@@ -148,6 +169,7 @@ var ends = map[string]string{
 	"in use":  "a scheduler is writing it",
 	"torn":    "no whole batch is at the end, and the scheduler did not stop in good order",
 	"stopped": "the scheduler stopped in good order",
+	"cut":     "\"millrace journal cut\" has removed what was behind it, and no scheduler has written since",
 	"empty":   "there is no segment: a scheduler would begin a new cluster",
 	"crashed": "the scheduler did not stop in good order, and all is whole",
 }
@@ -192,10 +214,8 @@ What was accepted after that is given up: results that workers hold for it are d
 is changed or removed is kept beside the journal's files, with a name that ends in ".cut". It refuses while a scheduler uses the
 journal. Without --yes it only says what it would do.`,
 		RunE: func(_ *cobra.Command, args []string) error {
-			if info, err := os.Stat(args[0]); err != nil {
+			if err := isDirectory(args[0]); err != nil {
 				return err
-			} else if !info.IsDir() {
-				return usageError{fmt.Errorf("%s is no directory", args[0])}
 			}
 			files, err := journal.OpenDirectory(args[0])
 			if err != nil {

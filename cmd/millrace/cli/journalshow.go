@@ -25,8 +25,16 @@ are left out. Arguments, functions and values are shown by their sizes only, and
 Keys, names and messages of errors are shown as they are. Records before a damage are shown, and then the exit code is 1.`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			s := a.settings
-			chosen := filter{graph: ids.GraphID(s.Int64("graph")), client: ids.ClientID(s.Int64("client"))}
-			files, live, err := journal.ReadDirectory(args[0])
+			graph, err := numberFlag(s.String("graph"), "graph", 'g')
+			if err != nil {
+				return err
+			}
+			client, err := numberFlag(s.String("client"), "client", 'c')
+			if err != nil {
+				return err
+			}
+			chosen := filter{graph: ids.GraphID(graph), client: ids.ClientID(client)}
+			files, live, err := readJournal(args[0])
 			if err != nil {
 				return err
 			}
@@ -51,13 +59,25 @@ Keys, names and messages of errors are shown as they are. Records before a damag
 		},
 	}
 	f := cmd.Flags()
-	f.Int64("graph", 0, "only records of this graph and of the tasks that it made; 0: all")
-	f.Int64("client", 0, "only records that name this client; 0: all")
+	f.String("graph", "", "only records of this graph and of the tasks that it made, like g1; empty: all")
+	f.String("client", "", "only records that name this client, like c1; empty: all")
 	f.Bool("json", false, "one JSON object, with all fields")
 	for _, flag := range []string{"graph", "client"} {
 		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.NoFileCompletions) // It fails only for flags that the command does not have.
 	}
 	return cmd
+}
+
+// numberFlag returns the number that a flag names, with or without a letter; 0: the flag is empty.
+func numberFlag(text, flag string, letter byte) (uint64, error) {
+	if text == "" {
+		return 0, nil
+	}
+	n, ok := number(text, letter)
+	if !ok {
+		return 0, usageError{fmt.Errorf("--%s: %q is no number, like %c1", flag, text, letter)}
+	}
+	return n, nil
 }
 
 func (a *app) showLine(e journal.Entry) error {
