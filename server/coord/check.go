@@ -3,13 +3,14 @@ package coord
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 )
 
 // Check tests all invariants between calls. Its time is proportional to everything that the machine
 // knows.
 func (m *Machine) Check() error {
-	k := &checker{m: m, used: map[string]uint64{}, places: map[*stored]int{}, lines: map[*request]int{}, locks: map[*grant]int{}, openers: map[*queue]int{}, unleased: map[*space]int{}}
+	k := &checker{m: m, used: map[string]uint64{}, places: map[*stored]int{}, lines: map[*request]int{}, locks: map[*grant]int{}, openers: map[*queue]int{}, unleased: map[*space]int{}, rows: map[key]Row{}}
 	// order-free: the order changes only the order of the problems.
 	for id, c := range m.clients {
 		k.client(c)
@@ -37,6 +38,7 @@ func (m *Machine) Check() error {
 		}
 	}
 	k.totals()
+	k.durable()
 	return errors.Join(k.problems...)
 }
 
@@ -53,6 +55,45 @@ type checker struct {
 	// unleased are the calls without a client that wait, by namespace.
 	unleased map[*space]int
 	seen     []*request
+	// rows are those of the state.
+	rows map[key]Row
+}
+
+// row counts a row of the state.
+func (k *checker) row(r Row) {
+	if k.m.config.Durable {
+		k.rows[r.key()] = r
+	}
+}
+
+// durable compares the rows of the state with those of the table.
+func (k *checker) durable() {
+	if !k.m.config.Durable {
+		return
+	}
+	// order-free: each value is looked at alone.
+	for v := range k.places {
+		if v.durable {
+			k.row(ValueRow{Number: v.number, Namespace: v.namespace, Value: v.Value})
+		}
+	}
+	for _, e := range k.m.table.entries {
+		if e.row == nil {
+			continue
+		}
+		if r := k.rows[e.row.key()]; !reflect.DeepEqual(r, e.row) {
+			k.fail("the row %+v is %+v in the state", e.row, r)
+		}
+		if k.m.table.at[e.row.key()] != e.number {
+			k.fail("the row %+v is at %d", e.row, e.number)
+		}
+	}
+	// order-free: the order changes only the order of the problems.
+	for key, r := range k.rows {
+		if k.m.table.at[key] == 0 {
+			k.fail("%+v has no row", r)
+		}
+	}
 }
 
 func (k *checker) fail(format string, args ...any) {
@@ -97,9 +138,11 @@ func (k *checker) client(c *client) {
 			k.fail("client %d has a grant of %d locks, of client %d", uint64(c.id), len(g.names), uint64(g.client.id))
 		}
 		k.used[g.space.name] += requestBytes + 64*uint64(len(g.names))
+		k.row(g.row())
 	}
 	for _, q := range c.queues {
 		k.openers[q]++
+		k.row(OpenerRow{c.id, q.space.name, q.name})
 		if q.gone {
 			k.fail("client %d has opened queue %q, which is gone", uint64(c.id), q.name)
 		}
@@ -114,6 +157,9 @@ func (k *checker) request(r *request) {
 	k.used[r.space.name] += requestBytes
 	for _, v := range r.got {
 		k.places[v]++
+	}
+	if r.isAnswer() {
+		k.row(r.row())
 	}
 	switch {
 	case r.gone:
@@ -158,6 +204,7 @@ func (k *checker) space(s *space) {
 		}
 		if v.value != nil {
 			k.places[v.value]++
+			k.row(VariableRow{s.name, name, v.value.number})
 		}
 	}
 	// order-free: the order changes only the order of the problems.
@@ -166,6 +213,9 @@ func (k *checker) space(s *space) {
 		k.line("event "+name, e.waiting)
 		if e.set == (len(e.waiting) > 0) {
 			k.fail("event %q is set: %t, and %d calls wait", name, e.set, len(e.waiting))
+		}
+		if e.set {
+			k.row(EventRow{s.name, name})
 		}
 	}
 	// order-free: the order changes only the order of the problems.
@@ -176,7 +226,7 @@ func (k *checker) space(s *space) {
 	// order-free: the order changes only the order of the problems.
 	for name, t := range s.topics {
 		count(name)
-		k.topic(t)
+		k.topic(s, t)
 	}
 	if s.metadata != nil {
 		k.node(s, s.metadata, count)
@@ -217,8 +267,13 @@ func (k *checker) semaphore(s *space, sem *semaphore) {
 func (k *checker) queue(q *queue) {
 	k.line("queue "+q.name+" for puts", q.puts)
 	k.line("queue "+q.name+" for takes", q.takes)
-	for _, v := range q.values {
+	k.row(q.row())
+	for i, v := range q.values {
 		k.places[v]++
+		k.row(ItemRow{q.space.name, q.name, v.number})
+		if i > 0 && v.number <= q.values[i-1].number {
+			k.fail("queue %q has value %d out of order", q.name, v.number)
+		}
 	}
 	room := q.maxSize == 0 || len(q.values) < int(q.maxSize)
 	switch {
@@ -231,17 +286,21 @@ func (k *checker) queue(q *queue) {
 	}
 }
 
-func (k *checker) topic(t *topic) {
+func (k *checker) topic(s *space, t *topic) {
 	k.line("topic "+t.name, t.waiting)
 	bytes := uint64(0)
+	if t.number > t.base {
+		k.row(TopicRow{s.name, t.name, t.base})
+	}
 	for i, msg := range t.messages {
+		k.row(MessageRow{s.name, t.name, msg.number, msg.at, msg.value.number})
 		k.places[msg.value]++
 		bytes += msg.value.size()
 		if msg.number != t.number-uint64(len(t.messages)-1-i) {
 			k.fail("topic %q has message %d at %d, and the last is %d", t.name, msg.number, i, t.number)
 		}
 	}
-	if bytes != t.bytes || len(t.messages) > k.m.config.TopicMessages || t.number == k.m.config.Messages && len(t.waiting) == 0 {
+	if bytes != t.bytes || len(t.messages) > k.m.config.TopicMessages || t.number == t.base && len(t.waiting) == 0 {
 		k.fail("topic %q has %d messages with %d bytes, and counts %d", t.name, len(t.messages), bytes, t.bytes)
 	}
 }
@@ -253,6 +312,7 @@ func (k *checker) node(s *space, n *node, count func(string)) {
 	}
 	for _, name := range n.names {
 		count(name)
+		k.row(n.children[name].row(s))
 		k.node(s, n.children[name], count)
 	}
 }

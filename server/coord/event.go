@@ -48,6 +48,9 @@ func (m *Machine) SetEvent(now time.Time, namespace, name string, out []Effect) 
 		}
 	}
 	e := m.event(s, name)
+	if !e.set {
+		m.put(EventRow{namespace, name})
+	}
 	e.set = true
 	line := e.waiting
 	e.waiting = nil
@@ -62,6 +65,9 @@ func (m *Machine) ClearEvent(now time.Time, namespace, name string, out []Effect
 	m.begin(now, out)
 	if s := m.spaces[namespace]; s != nil {
 		if e := s.events[name]; e != nil {
+			if e.set {
+				m.gone(EventRow{namespace, name})
+			}
 			e.set = false
 			m.tidyEvent(s, e)
 		}

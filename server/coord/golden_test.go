@@ -2,6 +2,7 @@ package coord_test
 
 import (
 	"fmt"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -26,10 +27,14 @@ import (
 //	publish name=t values=(a,b) [hold=7] | topics
 //	set-metadata path=(a,b) [leaf=v] [names=(x,y)] | metadata [path=(a,b)]
 //	withdraw|acknowledge client=1 id=a | hang-up ticket=1 | gone client=1 | pass d=10s
+//	restart
+//
+// Files whose names begin with "durable" also show the rows that change.
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
 		t.Helper()
-		s := &script{m: coord.New(coord.Config{TopicMessages: 3, Names: 5, Waiting: 3}), now: time.Unix(0, 0)}
+		config := coord.Config{TopicMessages: 3, Names: 5, Waiting: 3, Durable: strings.HasPrefix(filepath.Base(path), "durable")}
+		s := &script{m: coord.New(config), config: config, now: time.Unix(0, 0)}
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			t.Helper()
 			s.t, s.d = t, d
@@ -43,10 +48,28 @@ func TestScripts(t *testing.T) {
 }
 
 type script struct {
-	m   *coord.Machine
-	now time.Time
-	t   *testing.T
-	d   *datadriven.TestData
+	m      *coord.Machine
+	config coord.Config
+	now    time.Time
+	t      *testing.T
+	d      *datadriven.TestData
+	// starts counts the restarts.
+	starts uint64
+}
+
+// restart gives a new machine the rows of the one before.
+func (s *script) restart() []coord.Effect {
+	next := coord.New(s.config)
+	for cursor, more := uint64(0), true; more; {
+		cursor, more = s.m.Rows(cursor, func(row any) {
+			for _, c := range row.(*coord.Coordinated).Changes {
+				next.Load(c)
+			}
+		})
+	}
+	s.m = next
+	s.starts++
+	return s.m.Loaded(s.now, s.starts*1000, s.starts*1000, nil)
 }
 
 func (s *script) text(key string) (v string) { s.d.MaybeScanArgs(s.t, key, &v); return v }
@@ -149,6 +172,8 @@ func (s *script) run() string {
 		return show(m.HungUp(s.now, s.number("ticket"), nil), nil)
 	case "gone":
 		return show(m.ClientGone(s.now, s.client(), nil), nil)
+	case "restart":
+		return show(s.restart(), nil)
 	case "pass":
 		s.now = s.now.Add(s.duration("d"))
 		return show(m.TimePassed(s.now, nil), nil)
@@ -198,6 +223,10 @@ func show(out []coord.Effect, err *coord.Error) string {
 		switch {
 		case effect.Kind == coord.EffectUnheld:
 			fmt.Fprintf(&b, "unheld %d\n", effect.Hold)
+		case effect.Kind == coord.EffectChanged:
+			for _, c := range effect.Changes {
+				fmt.Fprintf(&b, "%s\n", showChange(c))
+			}
 		case effect.Err != nil:
 			fmt.Fprintf(&b, "%d fails: %s\n", effect.Ticket, effect.Err.Message)
 		default:
@@ -208,6 +237,20 @@ func show(out []coord.Effect, err *coord.Error) string {
 		fmt.Fprintf(&b, "refused: %s\n", err.Message)
 	}
 	return b.String()
+}
+
+func showChange(c coord.Change) string {
+	what := strings.TrimPrefix(fmt.Sprintf("%T", c.Row), "coord.")
+	if c.Gone {
+		return fmt.Sprintf("  gone %s %+v", what, c.Row)
+	}
+	if row, ok := c.Row.(coord.ValueRow); ok {
+		return fmt.Sprintf("  put %s %d %s hold=%d", what, row.Number, row.Value.Data, row.Value.Hold)
+	}
+	if row, ok := c.Row.(coord.MetadataRow); ok {
+		return fmt.Sprintf("  put %s %q %d %q", what, row.Path, row.Number, row.Leaf)
+	}
+	return fmt.Sprintf("  put %s %+v", what, c.Row)
 }
 
 func showAnswer(a *coord.Answer) string {
@@ -221,6 +264,9 @@ func showAnswer(a *coord.Answer) string {
 	}
 	for _, m := range a.Messages {
 		words = append(words, fmt.Sprintf("%d:%s", m.Number, m.Value.Data))
+	}
+	if a.Fence > 0 {
+		words = append(words, fmt.Sprintf("fence=%d", a.Fence))
 	}
 	if a.Number > 0 {
 		words = append(words, fmt.Sprintf("last=%d missed=%d", a.Number, a.Missed))

@@ -34,9 +34,13 @@ type Config struct {
 	// 16 MiB.
 	TopicMessages int
 	TopicBytes    uint64
-	// Messages is the number after which messages of topics are numbered, above those of earlier
-	// starts of the scheduler.
-	Messages uint64
+	// Messages is the number after which messages of topics are numbered, and Grants the one after
+	// which grants are, above those of earlier starts of the scheduler.
+	Messages, Grants uint64
+	// Durable says that the rows which survive a restart are kept, and reported by EffectChanged.
+	Durable bool
+	// Piece bounds the rows of a piece of Rows. 0: 256.
+	Piece int
 }
 
 const (
@@ -72,8 +76,14 @@ type Machine struct {
 	usedBy map[string]uint64
 	// unleasedBytes is the sum of those of all namespaces.
 	unleasedBytes uint64
-	// sequence numbers requests in the order in which they came.
-	sequence uint64
+	// sequence numbers requests in the order in which they came. values, grants and nodes are the
+	// last numbers of values, of grants and of nodes of the metadata.
+	sequence, values, grants, nodes uint64
+	// table has the durable rows, changes those that the step in progress has changed. loading
+	// means that the state is built of rows, so that none changes.
+	table   *table
+	changes []Change
+	loading bool
 }
 
 // New returns a machine without any state.
@@ -85,9 +95,10 @@ func New(config Config) *Machine {
 	config.UnleasedBytes = cmp.Or(config.UnleasedBytes, 8<<20)
 	config.TopicMessages = cmp.Or(config.TopicMessages, 10_000)
 	config.TopicBytes = cmp.Or(config.TopicBytes, 16<<20)
+	config.Piece = cmp.Or(config.Piece, 256)
 	return &Machine{
 		config: config, spaces: map[string]*space{}, clients: map[ids.ClientID]*client{}, listening: map[uint64]*request{},
-		usedBy: map[string]uint64{},
+		usedBy: map[string]uint64{}, grants: config.Grants, table: newTable(),
 	}
 }
 
@@ -155,8 +166,7 @@ func (m *Machine) ClientGone(now time.Time, id ids.ClientID, out []Effect) []Eff
 	}
 	for len(c.queues) > 0 {
 		q := c.queues[0]
-		c.queues = c.queues[1:]
-		q.openers--
+		m.leaveQueue(c, q)
 		q.space.tidyQueue(m, q)
 	}
 	m.tidyClient(c)
@@ -188,6 +198,10 @@ func (m *Machine) TimePassed(now time.Time, out []Effect) []Effect {
 func (m *Machine) begin(now time.Time, out []Effect) { m.now, m.out = now, out }
 
 func (m *Machine) end() []Effect {
+	if len(m.changes) > 0 {
+		m.emit(Effect{Kind: EffectChanged, Changes: m.changes})
+		m.changes = nil
+	}
 	if invariant.Enabled {
 		if err := m.Check(); err != nil {
 			panic(err)

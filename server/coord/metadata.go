@@ -26,6 +26,9 @@ func (t *Tree) cost(name string) (nodes int, bytes uint64) {
 
 // node is a node of the metadata in the machine.
 type node struct {
+	number uint64
+	// path leads to it; the root has none.
+	path     []string
 	leaf     []byte
 	names    []string // in the order in which they came
 	children map[string]*node
@@ -35,15 +38,20 @@ type node struct {
 func (m *Machine) child(s *space, n *node, name string) *node {
 	c := n.children[name]
 	if c == nil {
-		m.giveBack(s.name, uint64(len(n.leaf)))
-		n.leaf = nil
+		if n.leaf != nil {
+			m.giveBack(s.name, uint64(len(n.leaf)))
+			n.leaf = nil
+			m.put(n.row(s))
+		}
 		if n.children == nil {
 			n.children = map[string]*node{}
 		}
-		c = &node{}
+		m.nodes++
+		c = &node{number: m.nodes, path: append(slices.Clip(n.path), name)}
 		n.children[name] = c
 		n.names = append(n.names, name)
 		m.addName(s, name)
+		m.put(c.row(s))
 	}
 	return c
 }
@@ -52,6 +60,7 @@ func (m *Machine) child(s *space, n *node, name string) *node {
 func (m *Machine) removeChild(s *space, n *node, name string) {
 	c := n.children[name]
 	m.clearNode(s, c)
+	m.gone(MetadataRow{Namespace: s.name, Path: c.path})
 	delete(n.children, name)
 	n.names = slices.DeleteFunc(n.names, func(other string) bool { return other == name })
 	m.dropName(s, name)
@@ -111,6 +120,7 @@ func (s *space) missing(path []string) int {
 func (m *Machine) fill(s *space, n *node, tree *Tree) {
 	n.leaf = tree.Leaf
 	m.use(s.name, uint64(len(n.leaf)))
+	m.put(n.row(s))
 	for i := range tree.Trees {
 		m.fill(s, m.child(s, n, tree.Names[i]), &tree.Trees[i])
 	}

@@ -1,6 +1,7 @@
 package coord
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -40,9 +41,12 @@ func (m *Machine) queue(s *space, name string, maxSize uint32) *queue {
 		q = &queue{name: name, space: s}
 		s.queues[name] = q
 		m.addName(s, name)
-	}
-	if q.maxSize == 0 {
 		q.maxSize = maxSize
+		m.put(q.row())
+	}
+	if q.maxSize == 0 && maxSize > 0 {
+		q.maxSize = maxSize
+		m.put(q.row())
 	}
 	return q
 }
@@ -52,7 +56,31 @@ func (m *Machine) open(q *queue, c *client) {
 	if c != nil && !slices.Contains(c.queues, q) {
 		c.queues = append(c.queues, q)
 		q.openers++
+		m.put(OpenerRow{c.id, q.space.name, q.name})
 	}
+}
+
+// leaveQueue notes that a client does not use a queue any more, which it has opened.
+func (m *Machine) leaveQueue(c *client, q *queue) {
+	c.queues = without(c.queues, q)
+	q.openers--
+	m.gone(OpenerRow{c.id, q.space.name, q.name})
+}
+
+// append adds a value to the end of a queue, remove takes the first ones out.
+func (m *Machine) append(q *queue, v *stored) {
+	q.values = append(q.values, v)
+	m.put(ItemRow{q.space.name, q.name, m.keep(v)})
+}
+
+func (m *Machine) remove(q *queue, n int) []*stored {
+	removed := slices.Clone(q.values[:n])
+	clear(q.values[:n])
+	q.values = q.values[n:]
+	for _, v := range removed {
+		m.gone(ItemRow{q.space.name, q.name, v.number})
+	}
+	return removed
 }
 
 // tidyQueue drops a queue that nobody uses.
@@ -60,6 +88,7 @@ func (s *space) tidyQueue(m *Machine, q *queue) {
 	if !q.gone && len(q.values)+len(q.puts)+len(q.takes)+q.openers == 0 {
 		q.gone = true
 		delete(s.queues, q.name)
+		m.gone(QueueRow{Namespace: s.name, Name: q.name})
 		m.dropName(s, q.name)
 	}
 }
@@ -68,6 +97,9 @@ func (m *Machine) enterPut(r *request, ask PutInQueue) {
 	q := m.queue(r.space, ask.Name, ask.MaxSize)
 	m.open(q, r.client)
 	r.value = m.store(r.space.name, ask.Value)
+	if ask.Value.Hold != 0 {
+		m.keep(r.value)
+	}
 	// The request stands for the name from here on; its value is in r.value.
 	r.ask = PutInQueue{Name: ask.Name}
 	q.puts = append(q.puts, r)
@@ -88,7 +120,7 @@ func (m *Machine) serveQueue(q *queue) {
 		case len(q.puts) > 0 && (q.maxSize == 0 || len(q.values) < int(q.maxSize)):
 			r := q.puts[0]
 			q.puts = q.puts[1:]
-			q.values = append(q.values, r.value)
+			m.append(q, r.value)
 			r.value = nil
 			m.meet(r, Answer{Met: true})
 		case len(q.takes) > 0 && len(q.values) > 0:
@@ -110,9 +142,7 @@ func (m *Machine) take(q *queue, r *request) {
 		bytes += q.values[n].size()
 		n++
 	}
-	got := slices.Clone(q.values[:n])
-	clear(q.values[:n])
-	q.values = q.values[n:]
+	got := m.remove(q, n)
 	answer := Answer{Met: true, Values: make([]Value, n)}
 	for i, v := range got {
 		answer.Values[i] = v.Value
@@ -120,7 +150,7 @@ func (m *Machine) take(q *queue, r *request) {
 	m.meet(r, answer, got...)
 }
 
-// putBack returns the values of a request to the front of their queue, also above its size. If the
+// putBack returns the values of a request to their places in the queue, also above its size. If the
 // queue was closed meanwhile, they are dropped.
 func (m *Machine) putBack(r *request) {
 	q := r.space.queues[r.ask.(TakeFromQueue).Name]
@@ -129,8 +159,10 @@ func (m *Machine) putBack(r *request) {
 	}
 	for _, v := range r.got {
 		v.places++ // forget takes them out of the request
+		m.put(ItemRow{q.space.name, q.name, v.number})
 	}
-	q.values = append(slices.Clone(r.got), q.values...)
+	q.values = slices.Concat(r.got, q.values)
+	slices.SortFunc(q.values, func(a, b *stored) int { return cmp.Compare(a.number, b.number) })
 	m.serveQueue(q)
 }
 
@@ -160,8 +192,7 @@ func (m *Machine) CloseQueue(now time.Time, namespace, name string, out []Effect
 	}
 	q := s.queues[name]
 	closed := &Error{Kind: ErrClosed, Object: name, Message: fmt.Sprintf("queue %q was closed while the call waited: open it again if it is still in use", name)}
-	dropped := q.values
-	q.values = nil
+	dropped := m.remove(q, len(q.values))
 	for _, v := range dropped {
 		m.unstore(v)
 	}
@@ -171,11 +202,9 @@ func (m *Machine) CloseQueue(now time.Time, namespace, name string, out []Effect
 		}
 		m.drop(r)
 	}
-	// order-free: no effect follows from it.
-	for _, c := range m.clients {
-		if i := slices.Index(c.queues, q); i >= 0 {
-			c.queues = slices.Delete(c.queues, i, i+1)
-			q.openers--
+	for _, id := range m.Clients() {
+		if c := m.clients[id]; slices.Contains(c.queues, q) {
+			m.leaveQueue(c, q)
 			m.tidyClient(c)
 		}
 	}
@@ -192,8 +221,7 @@ func (m *Machine) LeaveQueue(now time.Time, id ids.ClientID, namespace, name str
 	}
 	q := s.queues[name]
 	if c := m.clients[id]; c != nil && slices.Contains(c.queues, q) && q.openers > 1 {
-		c.queues = slices.DeleteFunc(c.queues, func(other *queue) bool { return other == q })
-		q.openers--
+		m.leaveQueue(c, q)
 		m.tidyClient(c)
 	}
 	if others := q.openers - openedBy(m.clients[id], q); others > 0 {

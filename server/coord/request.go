@@ -28,6 +28,9 @@ type request struct {
 	// is one of client.answered.
 	met, given, kept bool
 	answer           Answer
+	// durable means that the answer has a row. stale means that it is of an earlier start: another
+	// call with the id gets a new answer.
+	durable, stale bool
 	// got are the values of the answer that are stored for it.
 	got []*stored
 	// grant is that of an Acquire that was met and not given.
@@ -85,16 +88,23 @@ func (m *Machine) repeat(call *Call) (bool, *Error) {
 		return &Error{Kind: ErrRequestConflict, Object: call.ID, Message: fmt.Sprintf(
 			"%s: request_id %q belongs to another call of this client (%s): use another one", call.Ask, call.ID, other)}
 	}
-	r := c.requests[call.ID]
+	r, g := c.requests[call.ID], c.granted(call.ID)
+	if r != nil {
+		if _, is := r.ask.(released); is || r.stale {
+			if g == nil {
+				m.forget(r)
+			}
+			r = nil
+		}
+	}
 	if r == nil {
-		g := c.granted(call.ID)
 		if g == nil {
 			return false, nil
 		}
 		if !g.ask.same(call.Ask) {
 			return true, conflict(g.ask)
 		}
-		m.emit(Effect{Kind: EffectAnswered, Ticket: call.Ticket, Answer: Answer{Met: true, Names: slices.Clone(g.names)}})
+		m.emit(Effect{Kind: EffectAnswered, Ticket: call.Ticket, Answer: Answer{Met: true, Names: slices.Clone(g.names), Fence: g.number}})
 		return true, nil
 	}
 	if !r.ask.same(call.Ask) {
@@ -246,8 +256,8 @@ func (m *Machine) leave(r *request) {
 	}
 }
 
-// without removes a request from a line.
-func without(line []*request, r *request) []*request {
+// without removes an element from a list.
+func without[T comparable](line []T, r T) []T {
 	if i := slices.Index(line, r); i >= 0 {
 		return slices.Delete(line, i, i+1)
 	}
@@ -290,13 +300,21 @@ func (m *Machine) meet(r *request, answer Answer, got ...*stored) {
 	m.waits(r, false)
 	if r.ticket != 0 {
 		m.give(r)
-	} // Otherwise the place's deadline is now that of the answer.
+	} else { // The place's deadline is now that of the answer.
+		m.putAnswer(r)
+	}
 }
 
 // give tells the caller the answer. The answer is kept if it must not be lost.
 func (m *Machine) give(r *request) {
 	m.tell(r, r.answer)
 	r.given = true
+	if g := r.grant; g != nil && !g.given {
+		g.given = true
+		if len(g.names) > 0 {
+			m.put(g.row())
+		}
+	}
 	_, locks := r.ask.(Acquire)
 	_, put := r.ask.(PutInQueue)
 	// A grant is itself the memory of an Acquire. A read of plain values may be repeated.
@@ -304,18 +322,23 @@ func (m *Machine) give(r *request) {
 		m.forget(r)
 		return
 	}
-	if !r.kept {
-		r.kept = true
-		c := r.client
-		c.answered = append(c.answered, r)
-		c.keptBytes += r.bytes()
-		m.arm(r, m.now.Add(answerKept))
-		for len(c.answered) > answersKept || c.keptBytes > answerBytes && len(c.answered) > 1 {
-			m.forget(c.answered[0])
-		}
+	m.keepAnswer(r)
+}
+
+// keepAnswer keeps an answer that was given, or keeps it longer.
+func (m *Machine) keepAnswer(r *request) {
+	m.arm(r, m.now.Add(answerKept))
+	if r.kept {
 		return
 	}
-	m.arm(r, m.now.Add(answerKept))
+	r.given, r.kept = true, true
+	c := r.client
+	c.answered = append(c.answered, r)
+	c.keptBytes += r.bytes()
+	m.putAnswer(r)
+	for len(c.answered) > answersKept || c.keptBytes > answerBytes && len(c.answered) > 1 {
+		m.forget(c.answered[0])
+	}
 }
 
 // bytes is the size of the values of an answer.
@@ -376,6 +399,10 @@ func (m *Machine) forget(r *request) {
 	r.gone = true
 	m.disarm(r)
 	m.giveBack(r.space.name, requestBytes)
+	if r.durable {
+		r.durable = false
+		m.gone(AnswerRow{Client: r.client.id, ID: r.id})
+	}
 	if r.ticket != 0 {
 		delete(m.listening, r.ticket)
 		r.ticket = 0
@@ -429,7 +456,13 @@ func (m *Machine) Withdraw(now time.Time, id ids.ClientID, request string, out [
 	if c == nil {
 		return m.end()
 	}
-	if r := c.requests[request]; r != nil {
+	r := c.requests[request]
+	if r != nil {
+		if _, is := r.ask.(released); is {
+			r = nil
+		}
+	}
+	if r != nil {
 		if r.ticket != 0 {
 			m.tell(r, Answer{})
 		}

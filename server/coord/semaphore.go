@@ -28,6 +28,10 @@ func (s *semaphore) free() int { return int(s.limit) - len(s.holders) }
 
 // grant is what one Acquire has got, until all of it was released.
 type grant struct {
+	// number is its fencing number: it is above those of all grants before. given means that the
+	// caller was told.
+	number uint64
+	given  bool
 	client *client
 	id     string
 	space  *space
@@ -66,15 +70,21 @@ func (s *space) checkLimits(ask Acquire) *Error {
 func (m *Machine) enterSemaphores(r *request, ask Acquire) {
 	m.use(r.space.name, uint64(len(ask.Names))*64)
 	for _, name := range ask.Names {
-		sem := r.space.semaphores[name]
-		if sem == nil {
-			sem = &semaphore{name: name, limit: ask.Limit}
-			r.space.semaphores[name] = sem
-			m.addName(r.space, name)
-		}
+		sem := m.semaphore(r.space, name, ask.Limit)
 		sem.waiting = append(sem.waiting, r)
 	}
 	m.serveSemaphores(r.space, ask.Names)
+}
+
+// semaphore returns a semaphore, and makes it if there is none.
+func (m *Machine) semaphore(s *space, name string, limit uint32) *semaphore {
+	sem := s.semaphores[name]
+	if sem == nil {
+		sem = &semaphore{name: name, limit: limit}
+		s.semaphores[name] = sem
+		m.addName(s, name)
+	}
+	return sem
 }
 
 func (m *Machine) leaveSemaphores(r *request, ask Acquire) {
@@ -128,7 +138,8 @@ func (s *space) turns(r *request) (got []string) {
 func (m *Machine) acquire(r *request, got []string) {
 	ask := r.ask.(Acquire)
 	m.giveBack(r.space.name, uint64(len(ask.Names))*64)
-	g := &grant{client: r.client, id: r.id, space: r.space, ask: ask, names: got}
+	m.grants++
+	g := &grant{number: m.grants, given: r.ticket != 0, client: r.client, id: r.id, space: r.space, ask: ask, names: got}
 	for _, name := range ask.Names {
 		sem := r.space.semaphores[name]
 		sem.waiting = without(sem.waiting, r)
@@ -140,7 +151,8 @@ func (m *Machine) acquire(r *request, got []string) {
 	r.client.grants = append(r.client.grants, g)
 	m.use(r.space.name, requestBytes+uint64(len(got))*64)
 	r.grant = g
-	m.meet(r, Answer{Met: true, Names: slices.Clone(got)})
+	m.put(g.row())
+	m.meet(r, Answer{Met: true, Names: slices.Clone(got), Fence: g.number})
 }
 
 // release takes locks from a grant.
@@ -152,7 +164,10 @@ func (m *Machine) release(g *grant, names []string) {
 		g.names = slices.DeleteFunc(slices.Clone(g.names), func(n string) bool { return n == name })
 		m.giveBack(g.space.name, 64)
 	}
-	if len(g.names) == 0 {
+	if len(g.names) > 0 {
+		m.put(g.row())
+	} else {
+		m.gone(GrantRow{Number: g.number})
 		m.giveBack(g.space.name, requestBytes)
 		c := g.client
 		c.grants = slices.DeleteFunc(c.grants, func(other *grant) bool { return other == g })
@@ -168,8 +183,15 @@ func (m *Machine) tidySemaphore(s *space, sem *semaphore) {
 	}
 }
 
+// released is what a request asked for that gave locks back. It is kept for a while, so that a
+// second try of a call whose answer was lost is told so, and not that the locks were lost.
+type released struct{ names []string }
+
+func (a released) String() string { return Acquire{Names: a.names}.String() }
+func (released) same(Ask) bool    { return false }
+
 // Release gives locks back that a client holds by the Acquire of an id; without an id, by its
-// oldest Acquire that holds all of them.
+// oldest Acquire that holds all of them. With an id, it may be repeated for a while.
 func (m *Machine) Release(now time.Time, id ids.ClientID, request string, names []string, out []Effect) ([]Effect, *Error) {
 	m.begin(now, out)
 	c := m.clients[id]
@@ -183,13 +205,47 @@ func (m *Machine) Release(now time.Time, id ids.ClientID, request string, names 
 			}
 		}
 	}
+	if found == nil && c != nil && c.hasReleased(request, names) {
+		return m.end(), nil
+	}
 	if found == nil {
 		return m.end(), &Error{Kind: ErrNotHeld, Object: names[0], Message: fmt.Sprintf(
 			"%s: this client does not hold it: it was released or closed, or it was lost when the client's lease ended or the scheduler was started anew; acquire it again",
 			Acquire{Names: names})}
 	}
 	m.release(found, names)
+	if found.id != "" {
+		m.rememberRelease(m.client(id), found, names)
+	}
 	return m.end(), nil
+}
+
+// hasReleased reports whether a call has released locks, as far as is remembered.
+func (c *client) hasReleased(id string, names []string) bool {
+	r := c.requests[id]
+	if r == nil {
+		return false
+	}
+	by, is := r.ask.(released)
+	return is && !slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(by.names, name) })
+}
+
+// rememberRelease keeps the memory that a call has released locks.
+func (m *Machine) rememberRelease(c *client, g *grant, names []string) {
+	if r := c.requests[g.id]; r != nil {
+		by, again := r.ask.(released)
+		switch {
+		case again:
+			names = slices.Concat(by.names, names)
+		case len(g.names) > 0:
+			m.tidyClient(c)
+			return // The caller of Acquire has gone, so nobody knows of this grant.
+		}
+		m.forget(r)
+		c = m.client(c.id)
+	}
+	r := m.newAnswer(c, g.id, g.space, released{names})
+	m.keepAnswer(r)
 }
 
 // SemaphoreInfo describes a semaphore.

@@ -10,7 +10,8 @@ import (
 // on, or while calls wait for one.
 type topic struct {
 	name string
-	// number is that of the last message.
+	// base is the number after which its messages are numbered, number that of the last one.
+	base     uint64
 	number   uint64
 	messages []*message
 	bytes    uint64
@@ -28,7 +29,7 @@ func (a ReadTopic) same(other Ask) bool { return other == Ask(a) }
 func (m *Machine) topic(s *space, name string) *topic {
 	t := s.topics[name]
 	if t == nil {
-		t = &topic{name: name, number: m.config.Messages}
+		t = &topic{name: name, base: m.config.Messages, number: m.config.Messages}
 		s.topics[name] = t
 		m.addName(s, name)
 	}
@@ -36,7 +37,7 @@ func (m *Machine) topic(s *space, name string) *topic {
 }
 
 func (m *Machine) tidyTopic(s *space, t *topic) {
-	if t.number == m.config.Messages && len(t.waiting) == 0 {
+	if t.number == t.base && len(t.waiting) == 0 {
 		delete(s.topics, t.name)
 		m.dropName(s, t.name)
 	}
@@ -54,14 +55,14 @@ func (m *Machine) enterTopic(r *request, ask ReadTopic) {
 }
 
 // readTopic gives messages to a request, if there are any for it. A number of the future is one of
-// an earlier life of the scheduler, and one below Messages of an earlier start: the request begins
-// with the oldest message, and misses those of this start that are not kept.
+// an earlier life of the scheduler, and one below the first of an earlier start: the request begins
+// with the oldest message, and misses those of this topic that are not kept.
 func (m *Machine) readTopic(r *request, t *topic) bool {
 	ask := r.ask.(ReadTopic)
 	if ask.After > t.number {
 		ask.After = 0
 	}
-	ask.After = max(ask.After, m.config.Messages)
+	ask.After = max(ask.After, t.base)
 	if len(t.messages) == 0 || ask.After >= t.number {
 		return false
 	}
@@ -107,8 +108,13 @@ func (m *Machine) Publish(now time.Time, namespace, name string, values []Value,
 	}
 	t := m.topic(s, name)
 	for _, value := range values {
+		if t.number == t.base {
+			m.put(TopicRow{s.name, name, t.base})
+		}
 		t.number++
-		t.messages = append(t.messages, &message{t.number, now, m.store(s.name, value)})
+		msg := &message{t.number, now, m.store(s.name, value)}
+		t.messages = append(t.messages, msg)
+		m.put(MessageRow{s.name, name, t.number, now, m.keep(msg.value)})
 		t.bytes += value.size()
 	}
 	line := t.waiting
@@ -123,6 +129,7 @@ func (m *Machine) Publish(now time.Time, namespace, name string, values []Value,
 		t.messages[0] = nil
 		t.messages = t.messages[1:]
 		t.bytes -= old.value.size()
+		m.gone(MessageRow{Namespace: s.name, Name: name, Number: old.number})
 		m.unstore(old.value)
 	}
 	return t.number, m.end(), nil
@@ -143,7 +150,7 @@ func (m *Machine) Topics(namespace string) (infos []TopicInfo) {
 		return nil
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.topics)) {
-		if t := s.topics[name]; t.number > m.config.Messages {
+		if t := s.topics[name]; t.number > t.base {
 			infos = append(infos, TopicInfo{Name: name, Number: t.number, Messages: len(t.messages), Bytes: t.bytes})
 		}
 	}

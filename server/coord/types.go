@@ -15,13 +15,15 @@ type Value struct {
 	// which the caller keeps them, 0 if there are none: an EffectUnheld ends it.
 	Keys []string
 	Hold uint64
+	// Tasks are the numbers of the tasks, in the order of Keys.
+	Tasks []ids.TaskID
 }
 
 // size is the memory that the value counts for.
 func (v *Value) size() uint64 {
 	n := uint64(len(v.Data)) + 64
 	for _, key := range v.Keys {
-		n += uint64(len(key)) + 16
+		n += uint64(len(key)) + 24
 	}
 	return n
 }
@@ -29,13 +31,17 @@ func (v *Value) size() uint64 {
 // stored is a value with the number of places that it is in.
 type stored struct {
 	Value
+	number    uint64
 	namespace string
 	places    int
+	// durable means that it has a row.
+	durable bool
 }
 
 func (m *Machine) store(namespace string, v Value) *stored {
 	m.use(namespace, v.size())
-	return &stored{Value: v, namespace: namespace, places: 1}
+	m.values++
+	return &stored{Value: v, number: m.values, namespace: namespace, places: 1}
 }
 
 // unstore takes a value out of one place. After the last one, its results are not held any more.
@@ -44,6 +50,9 @@ func (m *Machine) unstore(v *stored) {
 		return
 	}
 	m.giveBack(v.namespace, v.size())
+	if v.durable {
+		m.gone(ValueRow{Number: v.number, Value: Value{Hold: v.Hold}})
+	}
 	if v.Hold != 0 {
 		m.emit(Effect{Kind: EffectUnheld, Hold: v.Hold})
 	}
@@ -133,6 +142,9 @@ type Answer struct {
 	Met bool
 	// Names are the locks that an Acquire has taken.
 	Names []string
+	// Fence is the number of an Acquire that was met: it is above those of all that had the locks
+	// before.
+	Fence uint64
 	// Values are those of a variable or from a queue.
 	Values []Value
 	// Messages are those of a topic; Number is that of the last one, or of the topic's last one;
@@ -157,6 +169,9 @@ const (
 	EffectAnswered EffectKind = iota + 1
 	// EffectUnheld: the results that were kept under the number Hold are not needed any more.
 	EffectUnheld
+	// EffectChanged: Changes of durable rows, in order. Answers in the same step are true as soon
+	// as these are durable.
+	EffectChanged
 )
 
 // Effect is an order to the caller of the machine.
@@ -166,6 +181,8 @@ type Effect struct {
 	Answer Answer
 	Err    *Error
 	Hold   uint64
+	// Changes belong together: see Coordinated.
+	Changes []Change
 }
 
 // ErrorKind classifies a refused call.

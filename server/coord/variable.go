@@ -65,6 +65,7 @@ func (m *Machine) SetVariable(now time.Time, namespace, name string, value Value
 		m.unstore(v.value)
 	}
 	v.value = m.store(s.name, value)
+	m.put(VariableRow{s.name, name, m.keep(v.value)})
 	line := v.waiting
 	v.waiting = nil
 	for _, r := range line {
@@ -78,6 +79,7 @@ func (m *Machine) DeleteVariable(now time.Time, namespace, name string, out []Ef
 	m.begin(now, out)
 	if s := m.spaces[namespace]; s != nil {
 		if v := s.variables[name]; v != nil && v.value != nil {
+			m.gone(VariableRow{Namespace: namespace, Name: name})
 			m.unstore(v.value)
 			v.value = nil
 			m.tidyVariable(s, v)

@@ -28,6 +28,11 @@ type world struct {
 	by map[string]string
 	// holds are the numbers that were given and not ended.
 	holds map[uint64]bool
+	// log are the changes of durable rows, by step. restarts says that the machine may be replaced
+	// by one that was loaded from them.
+	log      [][]coord.Change
+	restarts bool
+	started  uint64
 }
 
 func newWorld(pick func(n int) int) *world {
@@ -61,6 +66,9 @@ func (w *world) refuse(v coord.Value) { delete(w.holds, v.Hold) }
 func (w *world) step() error {
 	w.now = w.now.Add(time.Duration(w.pick(3)) * time.Second)
 	var out []coord.Effect
+	if w.restarts && w.pick(25) == 0 {
+		return w.restart()
+	}
 	switch what := w.pick(20); what {
 	case 0, 1, 2, 3, 4, 5:
 		call := w.call()
@@ -256,6 +264,8 @@ func (w *world) closeLock(name string) {
 func (w *world) take(out []coord.Effect) error {
 	for _, effect := range out {
 		switch effect.Kind {
+		case coord.EffectChanged:
+			w.log = append(w.log, effect.Changes)
 		case coord.EffectUnheld:
 			w.say("  unheld %d", effect.Hold)
 			if !w.holds[effect.Hold] {

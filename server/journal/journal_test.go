@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ import (
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/coord"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
 )
@@ -404,16 +406,36 @@ func samples() []Record {
 		&sched.TaskEnded{Task: 2, Attempt: 1, State: sched.TaskFailed, Err: &sched.TaskError{
 			Reason: "R", Message: "m", OriginKey: "k", Worker: "w", Attempt: 1, Attempts: 2, LogTail: "t", Detail: &pb.TaskError{Traceback: "tb"},
 		}},
+		&coord.Coordinated{Changes: []coord.Change{
+			{Row: coord.ValueRow{Number: 1, Namespace: "s", Value: coord.Value{Data: []byte("v"), Keys: []string{"k"}, Hold: 3, Tasks: []ids.TaskID{9}}}},
+			{Row: coord.ValueRow{Number: 2, Namespace: "s", Value: coord.Value{Data: bytes.Repeat([]byte("v"), largeBytes)}}},
+			{Row: coord.ValueRow{Number: 3, Value: coord.Value{Hold: 3}}, Gone: true},
+			{Row: coord.VariableRow{Namespace: "s", Name: "v", Value: 1}},
+			{Row: coord.EventRow{Namespace: "s", Name: "e"}},
+			{Row: coord.QueueRow{Namespace: "s", Name: "q", MaxSize: 4}},
+			{Row: coord.OpenerRow{Client: 1 << 62, Namespace: "s", Name: "q"}},
+			{Row: coord.ItemRow{Namespace: "s", Name: "q", Value: 2}},
+			{Row: coord.TopicRow{Namespace: "s", Name: "t", Base: 1 << 36}},
+			{Row: coord.MessageRow{Namespace: "s", Name: "t", Number: 1<<36 + 1, At: time.Unix(0, 12345), Value: 2}},
+			{Row: coord.GrantRow{Number: 7, Client: 4, ID: "r", Namespace: "s", Ask: coord.Acquire{Names: []string{"a", "b"}, Limit: 2, Needed: 1}, Names: []string{"a"}, Given: true}},
+			{Row: coord.AnswerRow{Client: 4, ID: "r", Namespace: "s", Kind: coord.AnswerTaken, Name: "q", Names: []string{"a"}, Values: []uint64{1, 2}, Given: true}},
+			{Row: coord.MetadataRow{Namespace: "s", Path: []string{"a", "b"}, Number: 5, IsLeaf: true, Leaf: []byte("1")}},
+		}},
 	}
 }
 
 func TestEveryRecordComesBackAsItWas(t *testing.T) {
 	files := newDisk()
 	j, _ := opened(t, files, 1<<20)
-	kinds := map[kind]bool{}
+	kinds, rows := map[kind]bool{}, map[rowKind]bool{}
 	for _, r := range samples() {
 		j.Append(time.Now(), r)
 		kinds[kindOf(r)] = true
+		if r, ok := r.(*coord.Coordinated); ok {
+			for _, c := range r.Changes {
+				rows[rowKindOf(c.Row)] = true
+			}
+		}
 	}
 	if err := j.Close(); err != nil {
 		t.Fatal(err)
@@ -437,9 +459,14 @@ func TestEveryRecordComesBackAsItWas(t *testing.T) {
 			t.Errorf("a %T came back as %+v, not as %+v", want, had[i], want)
 		}
 	}
-	for k := kind(1); newRecord(k) != nil; k++ {
-		if !kinds[k] {
+	for k := range kind(math.MaxUint8) {
+		if newRecord(k) != nil && !kinds[k] {
 			t.Errorf("no record of kind %d was tried", k)
+		}
+	}
+	for k := range rowKind(math.MaxUint8) {
+		if newRow(k) != nil && !rows[k] {
+			t.Errorf("no row of kind %d was tried", k)
 		}
 	}
 }

@@ -8,13 +8,14 @@ import (
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/coord"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
 )
 
 // Record is one of the types of this file, or one of these events of the machine: ClientClosed,
-// TasksHeld, TasksReleased, TasksCancelled, TasksRetried, GraphReleased, TaskEnded. All are
-// pointers. The command "millrace journal show" prints all fields but bytes, so a secret is bytes.
+// TasksHeld, TasksReleased, TasksCancelled, TasksRetried, GraphReleased, TaskEnded; or the
+// Coordinated of package coord. All are pointers. The command "millrace journal show" prints all fields but bytes, so a secret is bytes.
 type Record any
 
 // Begun is the first record of each start of the scheduler.
@@ -56,8 +57,7 @@ type Submitted struct {
 // on: some were known before, or numbers were left out. Tasks has all of them.
 type Numbered struct{ Tasks []ids.TaskID }
 
-// DatasetPublished is a dataset. Without a name, it is a value of a variable, queue or topic, which
-// holds the results to which it refers.
+// DatasetPublished is a dataset.
 type DatasetPublished struct {
 	Number          uint64
 	Name, Namespace string
@@ -103,6 +103,9 @@ const (
 	kindClientOwned
 	kindClientAwaits
 	kindNumbered
+
+	// Numbers from 40 on are those of facts that are no tasks.
+	kindCoordinated kind = 40
 )
 
 // code writes a record, or reads the next one into what it returns.
@@ -177,6 +180,8 @@ func (c *codec) code(r Record) Record {
 		whole(c, &r.Attempt)
 		whole(c, &r.State)
 		c.taskError(&r.Err)
+	case *coord.Coordinated:
+		list(c, &r.Changes, (*codec).coordChange)
 	}
 	return r
 }
@@ -219,6 +224,8 @@ func kindOf(r Record) kind {
 		return kindWorkerGone
 	case *sched.TaskEnded:
 		return kindTaskEnded
+	case *coord.Coordinated:
+		return kindCoordinated
 	}
 	panic(fmt.Sprintf("a %T is no record of the journal", r))
 }
@@ -260,6 +267,8 @@ func newRecord(k kind) Record {
 		return new(WorkerGone)
 	case kindTaskEnded:
 		return new(sched.TaskEnded)
+	case kindCoordinated:
+		return new(coord.Coordinated)
 	}
 	return nil
 }

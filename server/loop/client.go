@@ -171,7 +171,9 @@ func (l *Loop) forgetClient(id ids.ClientID, expired bool) {
 		w.end()
 	}
 	c.watches = nil
-	l.coordinated(l.coordination.machine.ClientGone(l.now, id, l.coordination.effects[:0]))
+	if !l.restarting.replaying { // Otherwise what follows from it is recorded, too.
+		l.coordinated(l.coordination.machine.ClientGone(l.now, id, l.coordination.effects[:0]))
+	}
 	l.dirty.client(c, l.now)
 }
 

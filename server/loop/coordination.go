@@ -3,10 +3,10 @@ package loop
 import (
 	"cmp"
 	"context"
+	"slices"
 
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/server/coord"
-	"github.com/millrace/millrace/server/journal"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
 )
@@ -22,17 +22,61 @@ type coordination struct {
 	// scheduler machine.
 	held   []sched.TasksHeld
 	unheld []uint64
+	// changes are those of durable rows that are not recorded yet, answers those that were not
+	// given yet. settleHolds works them off, too.
+	changes []coord.Change
+	answers []answered
+	// recorded is the last record of changes, published the last one of messages of topics.
+	recorded, published uint64
+}
+
+// answered is the answer to a call.
+type answered struct {
+	coord.Effect
+	asking *asking
+	// record must be durable before the caller is told. If optional, a disk that fails does not
+	// matter: nothing has changed.
+	record   uint64
+	optional bool
 }
 
 // asking is a call that waits.
 type asking struct {
 	call     coord.Call
 	client   *client // nil: a call without a lease
-	answered chan coord.Effect
+	answered chan answered
 }
 
 func newCoordination() coordination {
 	return coordination{machine: coord.New(coord.Config{}), asking: map[uint64]*asking{}}
+}
+
+// replayCoordinated applies recorded changes. A value holds the results to which it refers.
+func (l *Loop) replayCoordinated(r *coord.Coordinated) {
+	for _, c := range r.Changes {
+		l.coordination.machine.Load(c)
+		row, is := c.Row.(coord.ValueRow)
+		switch {
+		case !is || row.Value.Hold == 0:
+		case c.Gone:
+			l.step(sched.DatasetUnpublished{Dataset: row.Value.Hold})
+		default:
+			l.datasets = max(l.datasets, row.Value.Hold)
+			l.step(sched.DatasetPublished{Dataset: row.Value.Hold, Namespace: row.Namespace, Keys: row.Value.Keys})
+		}
+	}
+}
+
+// restoreCoordination builds the state of the changes that were replayed.
+func (l *Loop) restoreCoordination(first uint64) {
+	m := l.coordination.machine
+	l.coordinated(m.Loaded(l.now, first, first, nil))
+	for _, id := range m.Clients() {
+		if l.clients.get(id) == nil { // Its end was recorded, and not what followed from it.
+			l.coordinated(m.ClientGone(l.now, id, nil))
+		}
+	}
+	l.settleHolds()
 }
 
 // coordinated carries out the effects of the coordination machine.
@@ -44,6 +88,8 @@ func (l *Loop) coordinated(effects []coord.Effect) {
 			l.answer(effect)
 		case coord.EffectUnheld:
 			l.coordination.unheld = append(l.coordination.unheld, effect.Hold)
+		case coord.EffectChanged:
+			l.coordination.changes = append(l.coordination.changes, effect.Changes...)
 		}
 	}
 	clear(effects) // They refer to values.
@@ -68,21 +114,35 @@ func (l *Loop) answer(effect *coord.Effect) {
 			}
 		}
 	}
-	a.answered <- *effect
+	l.coordination.answers = append(l.coordination.answers, answered{Effect: *effect, asking: a})
 }
 
-// settleHolds tells the scheduler machine who holds results now. It must not be called while the
-// effects of that machine are carried out.
+// settleHolds tells the scheduler machine who holds results now, records what has changed, and
+// gives the answers. It must not be called while the effects of that machine are carried out.
 func (l *Loop) settleHolds() {
 	for len(l.coordination.held) > 0 {
 		held := l.coordination.held[0]
 		l.coordination.held = l.coordination.held[1:]
-		_, _ = l.hold(held, l.record) // It fails only if the client has gone.
+		_, _ = l.hold(held, l.note) // It fails only if the client has gone.
+		l.coordination.recorded = l.restarting.recorded
 	}
+	// NB: a restart that replays the end of a value's holds must know those that follow it.
+	if len(l.coordination.changes) > 0 {
+		l.note(&coord.Coordinated{Changes: l.coordination.changes})
+		l.coordination.recorded = l.restarting.recorded
+		if slices.ContainsFunc(l.coordination.changes, func(c coord.Change) bool { _, is := c.Row.(coord.MessageRow); return is && !c.Gone }) {
+			l.coordination.published = l.restarting.recorded
+		}
+		l.coordination.changes = nil
+	}
+	for i := range l.coordination.answers {
+		l.giveAnswer(&l.coordination.answers[i])
+	}
+	clear(l.coordination.answers) // They refer to values.
+	l.coordination.answers = l.coordination.answers[:0]
 	for len(l.coordination.unheld) > 0 {
 		hold := l.coordination.unheld[0]
 		l.coordination.unheld = l.coordination.unheld[1:]
-		l.note(&journal.DatasetUnpublished{Number: hold})
 		l.effects = l.machine.Step(l.now, sched.DatasetUnpublished{Dataset: hold}, l.effects[:0])
 		l.carryOut()
 	}
@@ -105,14 +165,13 @@ func (l *Loop) holdValue(namespace string, value *coord.Value) error {
 	if len(value.Keys) == 0 {
 		return nil
 	}
-	_, effects, refused := l.machine.Publish(l.now, sched.DatasetPublished{Dataset: l.datasets + 1, Namespace: namespace, Keys: value.Keys}, l.effects[:0])
+	tasks, effects, refused := l.machine.Publish(l.now, sched.DatasetPublished{Dataset: l.datasets + 1, Namespace: namespace, Keys: value.Keys}, l.effects[:0])
 	l.effects = effects
 	if refused != nil {
 		return refused
 	}
 	l.datasets++
-	value.Hold = l.datasets
-	l.note(&journal.DatasetPublished{Number: value.Hold, Namespace: namespace, Keys: value.Keys})
+	value.Hold, value.Tasks = l.datasets, tasks
 	l.carryOut()
 	return nil
 }
@@ -127,11 +186,28 @@ func (l *Loop) dropValues(values ...coord.Value) {
 	l.settleHolds()
 }
 
+// demand says what a call about coordination demands of the journal.
+type demand uint8
+
+const (
+	// nothing: the call changes nothing.
+	nothing demand = iota
+	// puts: the call is refused if its changes cannot be durable.
+	puts
+	// ends: the call ends something, or reads what may not be durable. It waits for the disk, but
+	// goes on without it.
+	ends
+)
+
 // coordinate runs a call that does not wait.
-func (l *Loop) coordinate(ctx context.Context, p schedapi.Place, run func(m *coord.Machine, namespace string) error) error {
+func (l *Loop) coordinate(ctx context.Context, p schedapi.Place, demand demand, run func(m *coord.Machine, namespace string) error) error {
 	return l.do(ctx, func() error {
-		if err := l.refuseIfDraining(); err != nil {
-			return err
+		refused := l.refuseIfDraining()
+		if demand == puts {
+			refused = l.refuseNew()
+		}
+		if refused != nil {
+			return refused
 		}
 		namespace, _, err := l.place(p)
 		if err != nil {
@@ -139,22 +215,35 @@ func (l *Loop) coordinate(ctx context.Context, p schedapi.Place, run func(m *coo
 		}
 		err = run(l.coordination.machine, namespace)
 		l.settleHolds()
+		switch demand {
+		case nothing:
+		case puts:
+			l.restarting.awaited = l.coordination.recorded
+		case ends:
+			l.restarting.wished = l.coordination.recorded
+		}
 		return err
 	})
 }
 
 // Ask makes a call that may have to wait. Its client's lease does not end meanwhile.
 func (l *Loop) Ask(ctx context.Context, p schedapi.Place, call coord.Call) (coord.Answer, error) {
-	a := &asking{answered: make(chan coord.Effect, 1)}
+	a := &asking{answered: make(chan answered, 1)}
 	if err := l.do(ctx, func() error { return l.ask(p, call, a) }); err != nil {
 		return coord.Answer{}, err
 	}
 	select {
-	case effect := <-a.answered:
-		if effect.Err != nil {
-			return coord.Answer{}, effect.Err
+	case answer := <-a.answered:
+		if answer.Err != nil {
+			return coord.Answer{}, answer.Err
 		}
-		return effect.Answer, nil
+		if err := l.durable(ctx, answer.record); err != nil && (!answer.optional || ctx.Err() != nil) {
+			if call.ID != "" { // The caller is told that it has nothing.
+				_ = l.Withdraw(context.WithoutCancel(ctx), p.Client, call.ID)
+			}
+			return coord.Answer{}, err
+		}
+		return answer.Answer, nil
 	case <-ctx.Done():
 	case <-l.draining:
 	}
@@ -165,9 +254,31 @@ func (l *Loop) Ask(ctx context.Context, p schedapi.Place, call coord.Call) (coor
 	return coord.Answer{}, l.refuseIfDraining()
 }
 
+// giveAnswer tells the caller the answer to a call. What the call has changed must be durable before
+// he knows. A reader may be told what is not durable only if nothing can be: the numbers of
+// messages that are lost are given to others.
+func (l *Loop) giveAnswer(answer *answered) {
+	switch answer.asking.call.Ask.(type) {
+	case coord.Acquire, coord.PutInQueue, coord.TakeFromQueue:
+		if answer.Answer.Met {
+			answer.record = l.coordination.recorded
+		}
+	case coord.ReadTopic:
+		answer.record = l.coordination.published
+	case coord.ReadVariable, coord.AwaitEvent:
+		answer.record, answer.optional = l.coordination.recorded, true
+	}
+	answer.asking.answered <- *answer
+}
+
 func (l *Loop) ask(p schedapi.Place, call coord.Call, a *asking) error {
-	if err := l.refuseIfDraining(); err != nil {
-		return err
+	refused := l.refuseIfDraining()
+	switch call.Ask.(type) {
+	case coord.Acquire, coord.PutInQueue, coord.TakeFromQueue:
+		refused = l.refuseNew()
+	}
+	if refused != nil {
+		return refused
 	}
 	namespace, c, err := l.place(p)
 	if err != nil {
@@ -187,11 +298,11 @@ func (l *Loop) ask(p schedapi.Place, call coord.Call, a *asking) error {
 	if c != nil {
 		c.asking++
 	}
-	effects, refused := l.coordination.machine.Ask(l.now, call, l.coordination.effects[:0])
-	if refused != nil {
+	effects, refusal := l.coordination.machine.Ask(l.now, call, l.coordination.effects[:0])
+	if refusal != nil {
 		l.forgetAsking(a)
 		l.dropValues(put.Value)
-		return refused
+		return refusal
 	}
 	l.coordinated(effects)
 	l.settleHolds()
@@ -220,7 +331,7 @@ func (l *Loop) forgetAsking(a *asking) {
 
 // Withdraw gives up a call that waits, or undoes one that was granted.
 func (l *Loop) Withdraw(ctx context.Context, id ids.ClientID, request string) error {
-	return l.coordinate(ctx, schedapi.Place{Client: id}, func(m *coord.Machine, _ string) error {
+	return l.coordinate(ctx, schedapi.Place{Client: id}, ends, func(m *coord.Machine, _ string) error {
 		l.coordinated(m.Withdraw(l.now, id, request, l.coordination.effects[:0]))
 		return nil
 	})
@@ -228,7 +339,7 @@ func (l *Loop) Withdraw(ctx context.Context, id ids.ClientID, request string) er
 
 // Acknowledge forgets the answer to a call.
 func (l *Loop) Acknowledge(ctx context.Context, id ids.ClientID, request string) error {
-	return l.coordinate(ctx, schedapi.Place{Client: id}, func(m *coord.Machine, _ string) error {
+	return l.coordinate(ctx, schedapi.Place{Client: id}, ends, func(m *coord.Machine, _ string) error {
 		l.coordinated(m.Acknowledge(l.now, id, request, l.coordination.effects[:0]))
 		return nil
 	})
@@ -236,7 +347,7 @@ func (l *Loop) Acknowledge(ctx context.Context, id ids.ClientID, request string)
 
 // ReleaseLocks gives locks back.
 func (l *Loop) ReleaseLocks(ctx context.Context, id ids.ClientID, request string, names []string) error {
-	return l.coordinate(ctx, schedapi.Place{Client: id}, func(m *coord.Machine, _ string) error {
+	return l.coordinate(ctx, schedapi.Place{Client: id}, ends, func(m *coord.Machine, _ string) error {
 		effects, refused := m.Release(l.now, id, request, names, l.coordination.effects[:0])
 		return l.changed(effects, refused)
 	})
@@ -253,7 +364,7 @@ func (l *Loop) changed(effects []coord.Effect, refused *coord.Error) error {
 
 // Semaphore describes a semaphore.
 func (l *Loop) Semaphore(ctx context.Context, p schedapi.Place, name string) (info coord.SemaphoreInfo, err error) {
-	err = l.coordinate(ctx, p, func(m *coord.Machine, namespace string) error {
+	err = l.coordinate(ctx, p, nothing, func(m *coord.Machine, namespace string) error {
 		info = m.Semaphore(namespace, name)
 		return nil
 	})
@@ -262,7 +373,7 @@ func (l *Loop) Semaphore(ctx context.Context, p schedapi.Place, name string) (in
 
 // CloseSemaphore takes a semaphore from its holders.
 func (l *Loop) CloseSemaphore(ctx context.Context, p schedapi.Place, name string) (holders int, err error) {
-	err = l.coordinate(ctx, p, func(m *coord.Machine, namespace string) error {
+	err = l.coordinate(ctx, p, ends, func(m *coord.Machine, namespace string) error {
 		n, effects := m.CloseSemaphore(l.now, namespace, name, l.coordination.effects[:0])
 		holders = n
 		return l.changed(effects, nil)
@@ -272,7 +383,7 @@ func (l *Loop) CloseSemaphore(ctx context.Context, p schedapi.Place, name string
 
 // SetVariable gives a variable a value.
 func (l *Loop) SetVariable(ctx context.Context, p schedapi.Place, name string, value coord.Value) error {
-	return l.coordinate(ctx, p, func(m *coord.Machine, namespace string) error {
+	return l.coordinate(ctx, p, puts, func(m *coord.Machine, namespace string) error {
 		if err := l.holdValue(namespace, &value); err != nil {
 			return err
 		}
@@ -286,14 +397,14 @@ func (l *Loop) SetVariable(ctx context.Context, p schedapi.Place, name string, v
 
 // DeleteVariable forgets a variable.
 func (l *Loop) DeleteVariable(ctx context.Context, p schedapi.Place, name string) error {
-	return l.coordinate(ctx, p, func(m *coord.Machine, namespace string) error {
+	return l.coordinate(ctx, p, ends, func(m *coord.Machine, namespace string) error {
 		return l.changed(m.DeleteVariable(l.now, namespace, name, l.coordination.effects[:0]), nil)
 	})
 }
 
 // SetEvent sets or clears an event.
 func (l *Loop) SetEvent(ctx context.Context, p schedapi.Place, name string, set bool) error {
-	return l.coordinate(ctx, p, func(m *coord.Machine, namespace string) error {
+	return l.coordinate(ctx, p, puts, func(m *coord.Machine, namespace string) error {
 		if !set {
 			return l.changed(m.ClearEvent(l.now, namespace, name, l.coordination.effects[:0]), nil)
 		}
@@ -304,7 +415,7 @@ func (l *Loop) SetEvent(ctx context.Context, p schedapi.Place, name string, set 
 
 // OpenQueue creates a queue, or joins it.
 func (l *Loop) OpenQueue(ctx context.Context, p schedapi.Place, name string, maxSize uint32) error {
-	return l.coordinate(ctx, p, func(m *coord.Machine, namespace string) error {
+	return l.coordinate(ctx, p, puts, func(m *coord.Machine, namespace string) error {
 		effects, refused := m.OpenQueue(l.now, p.Client, namespace, name, maxSize, l.coordination.effects[:0])
 		return l.changed(effects, refused)
 	})
@@ -312,7 +423,7 @@ func (l *Loop) OpenQueue(ctx context.Context, p schedapi.Place, name string, max
 
 // Queue describes a queue.
 func (l *Loop) Queue(ctx context.Context, p schedapi.Place, name string) (info coord.QueueInfo, err error) {
-	err = l.coordinate(ctx, p, func(m *coord.Machine, namespace string) error {
+	err = l.coordinate(ctx, p, nothing, func(m *coord.Machine, namespace string) error {
 		info = m.Queue(namespace, name)
 		return nil
 	})
@@ -321,7 +432,7 @@ func (l *Loop) Queue(ctx context.Context, p schedapi.Place, name string) (info c
 
 // CloseQueue drops a queue with its values. With leave, only the client leaves it.
 func (l *Loop) CloseQueue(ctx context.Context, p schedapi.Place, name string, leave bool) (dropped int, err error) {
-	err = l.coordinate(ctx, p, func(m *coord.Machine, namespace string) error {
+	err = l.coordinate(ctx, p, ends, func(m *coord.Machine, namespace string) error {
 		var n int
 		var effects []coord.Effect
 		if leave {
@@ -337,7 +448,7 @@ func (l *Loop) CloseQueue(ctx context.Context, p schedapi.Place, name string, le
 
 // PublishToTopic appends messages to a topic.
 func (l *Loop) PublishToTopic(ctx context.Context, p schedapi.Place, name string, values []coord.Value) (number uint64, err error) {
-	err = l.coordinate(ctx, p, func(m *coord.Machine, namespace string) error {
+	err = l.coordinate(ctx, p, puts, func(m *coord.Machine, namespace string) error {
 		for i := range values {
 			if err := l.holdValue(namespace, &values[i]); err != nil {
 				l.dropValues(values...)
@@ -356,7 +467,7 @@ func (l *Loop) PublishToTopic(ctx context.Context, p schedapi.Place, name string
 
 // Topics describes the topics of a namespace.
 func (l *Loop) Topics(ctx context.Context, p schedapi.Place) (infos []coord.TopicInfo, err error) {
-	err = l.coordinate(ctx, p, func(m *coord.Machine, namespace string) error {
+	err = l.coordinate(ctx, p, nothing, func(m *coord.Machine, namespace string) error {
 		infos = m.Topics(namespace)
 		return nil
 	})
@@ -365,7 +476,7 @@ func (l *Loop) Topics(ctx context.Context, p schedapi.Place) (infos []coord.Topi
 
 // SetMetadata puts a tree into the metadata.
 func (l *Loop) SetMetadata(ctx context.Context, p schedapi.Place, path []string, tree *coord.Tree) error {
-	return l.coordinate(ctx, p, func(m *coord.Machine, namespace string) error {
+	return l.coordinate(ctx, p, puts, func(m *coord.Machine, namespace string) error {
 		effects, refused := m.SetMetadata(l.now, namespace, path, tree, l.coordination.effects[:0])
 		return l.changed(effects, refused)
 	})
@@ -373,7 +484,7 @@ func (l *Loop) SetMetadata(ctx context.Context, p schedapi.Place, path []string,
 
 // Metadata returns a part of the metadata.
 func (l *Loop) Metadata(ctx context.Context, p schedapi.Place, path []string) (tree coord.Tree, found bool, err error) {
-	err = l.coordinate(ctx, p, func(m *coord.Machine, namespace string) error {
+	err = l.coordinate(ctx, p, ends, func(m *coord.Machine, namespace string) error {
 		tree, found = m.Metadata(namespace, path)
 		return nil
 	})

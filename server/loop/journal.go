@@ -38,16 +38,15 @@ type restarting struct {
 	waiting bool
 	// lastWorker is the last recorded number of a worker.
 	lastWorker ids.WorkerID
-	// values are the datasets of values of variables, queues and topics that were there before the
-	// restart. They and the leases of Await go on for a while, so that a client that knows of a
-	// result can hold it.
-	values map[uint64]struct{}
+	// awaits are the leases of Await from before the restart. They go on for a while, so that a
+	// client that knows of a result can hold it.
 	awaits []ids.ClientID
 	// numbers are those of the tasks of the next recorded submission, if they have a record.
 	numbers []ids.TaskID
 	// recorded is the number of the last record. awaited is that of the last one which must be
-	// durable before the call in progress is answered; 0: none.
-	recorded, awaited uint64
+	// durable before the call in progress is answered, wished of the last one for which it waits
+	// unless the disk fails; 0: none.
+	recorded, awaited, wished uint64
 	// newer are the latest submissions, older those before, which are recorded as far as is known.
 	newer, older submitted
 }
@@ -59,7 +58,8 @@ func (l *Loop) Restore(ctx context.Context, config journal.Config) error {
 	defer l.owning.Unlock()
 	began := l.config.Clock()
 	r := &l.restarting
-	r.replaying, r.missing, r.values = true, map[ids.WorkerID]struct{}{}, map[uint64]struct{}{}
+	r.replaying, r.missing = true, map[ids.WorkerID]struct{}{}
+	l.coordination.machine = coord.New(coord.Config{Durable: true})
 	l.step(sched.RestartBegan{})
 	records := 0
 	opened, err := journal.Open(config, func(at time.Time, record journal.Record) error {
@@ -81,9 +81,9 @@ func (l *Loop) Restore(ctx context.Context, config journal.Config) error {
 	l.now = l.config.Clock()
 	if r.starts > 1 {
 		l.catalog.Begin((r.starts - 1) * restartRevisions)
-		l.coordination.machine = coord.New(coord.Config{Messages: (r.starts - 1) * restartRevisions})
 	}
 	l.step(sched.RecordsReplayed{Restarts: r.starts - 1})
+	l.restoreCoordination((r.starts - 1) * restartRevisions)
 	l.restoreMembers()
 	for _, id := range slices.Sorted(maps.Keys(l.clients.byID)) {
 		c := l.clients.byID[id]
@@ -98,7 +98,7 @@ func (l *Loop) Restore(ctx context.Context, config journal.Config) error {
 		l.happened(schedapi.EventRestarted, schedapi.SeverityWarning, "", "the scheduler was restarted and goes on from its journal with %d tasks", l.machine.Totals().Tasks)
 	}
 	r.waiting = true
-	l.timers.at(l.now.Add(defaultTTL), func(time.Time) { l.dropOldHolds() })
+	l.timers.at(l.now.Add(defaultTTL), func(time.Time) { l.endAwaits() })
 	l.endRestart()
 	l.commit()
 	return nil
@@ -118,11 +118,8 @@ func (l *Loop) begun(ctx context.Context) error {
 	}
 }
 
-// dropOldHolds ends the holds of values and waiting calls from before the restart: neither is there
-// any more.
-func (l *Loop) dropOldHolds() {
-	l.coordination.unheld = append(l.coordination.unheld, slices.Sorted(maps.Keys(l.restarting.values))...)
-	l.restarting.values = nil
+// endAwaits ends the leases of Await from before the restart.
+func (l *Loop) endAwaits() {
 	for _, id := range l.restarting.awaits {
 		if l.clients.get(id) != nil {
 			l.step(sched.ClientClosed{Client: id})
@@ -189,26 +186,23 @@ func (l *Loop) replay(record journal.Record) error {
 	case *sched.TaskEnded:
 		l.step(*r)
 	case *journal.DatasetPublished:
+		if r.Name == "" {
+			return nil // A value of an earlier version's variable, queue or topic, which is not known.
+		}
 		l.step(sched.DatasetPublished{Dataset: r.Number, Namespace: r.Namespace, Keys: r.Keys})
 		if r.Replaced != 0 {
 			l.step(sched.DatasetUnpublished{Dataset: r.Replaced})
 		}
 		l.datasets = max(l.datasets, r.Number)
-		if r.Name == "" {
-			l.restarting.values[r.Number] = struct{}{}
-			return nil
-		}
 		l.dirty.datasets = append(l.dirty.datasets, &schedapi.Dataset{Number: r.Number, Name: r.Name, Namespace: r.Namespace,
 			Keys: r.Keys, Value: r.Value, CreatedAt: l.now})
 		l.commit()
 	case *journal.DatasetUnpublished:
 		l.step(sched.DatasetUnpublished{Dataset: r.Number})
-		if r.Name == "" {
-			delete(l.restarting.values, r.Number)
-			return nil
-		}
 		l.dirty.unpublished = append(l.dirty.unpublished, &schedapi.Dataset{Number: r.Number, Name: r.Name, Namespace: r.Namespace})
 		l.commit()
+	case *coord.Coordinated:
+		l.replayCoordinated(r)
 	case *journal.WorkerNumbered:
 		l.workers.all = append(l.workers.all, &worker{id: r.Worker, name: r.Name, incarnation: r.Incarnation, registeredAt: l.now})
 		l.restarting.lastWorker = r.Worker

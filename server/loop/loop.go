@@ -320,17 +320,20 @@ func (l *Loop) post(ctx context.Context, run func()) error {
 //
 // If there is a journal, call returns only after the records of the changes are durable.
 func (l *Loop) call(ctx context.Context, run func()) error {
-	var record uint64
+	var record, wished uint64
 	err := l.inspect(ctx, func() {
-		l.restarting.awaited = 0
+		l.restarting.awaited, l.restarting.wished = 0, 0
 		run()
-		record = l.restarting.awaited
+		record, wished = l.restarting.awaited, l.restarting.wished
 		if l.dirty.any() {
 			l.acknowledge()
 		}
 	})
 	if err != nil {
 		return err
+	}
+	if wished > record && l.durable(ctx, wished) != nil && ctx.Err() != nil {
+		return ctx.Err()
 	}
 	return l.durable(ctx, record)
 }

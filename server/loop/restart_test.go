@@ -534,6 +534,7 @@ func TestAFullDiskRefusesOnlyWhatNeedsARecord(t *testing.T) {
 	acquired := coord.Call{ID: "a", Ask: coord.Acquire{Names: []string{"l"}, Limit: 1, Needed: 1}}
 	_, err := s.Ask(ctx, at, acquired)
 	s.must(err)
+	s.must(s.SetVariable(ctx, at, "v", coord.Value{Keys: []string{"k"}}))
 	refused := func(what string, err error) {
 		t.Helper()
 		var journal *schedapi.Error
@@ -570,7 +571,9 @@ func TestAFullDiskRefusesOnlyWhatNeedsARecord(t *testing.T) {
 	goesOn("an acknowledgement", s.Acknowledge(ctx, c, "a"))
 	goesOn("a lock that is given back", s.ReleaseLocks(ctx, c, "a", []string{"l"}))
 	goesOn("a call that is withdrawn", s.Withdraw(ctx, c, "b"))
-	goesOn("a variable", s.SetVariable(ctx, at, "v", coord.Value{Keys: []string{"k"}}))
+	refused("a variable", s.SetVariable(ctx, at, "v", coord.Value{}))
+	_, err = s.Ask(ctx, at, coord.Call{ID: "b", Ask: coord.Acquire{Names: []string{"l"}, Limit: 1, Needed: 1}})
+	refused("a lock", err)
 	_, err = s.Ask(ctx, at, coord.Call{ID: "r", Ask: coord.ReadVariable{Name: "v"}})
 	goesOn("a read of a variable", err)
 	_, err = s.Queue(ctx, at, "q")

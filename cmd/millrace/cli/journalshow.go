@@ -177,6 +177,8 @@ func valueOf(x reflect.Value, briefly bool) any {
 	switch x.Kind() {
 	case reflect.Pointer:
 		return valueOf(x.Elem(), briefly)
+	case reflect.Interface:
+		return append([]field{{"kind", snake(x.Elem().Type().Name())}}, fieldsOf(x.Elem(), briefly)...)
 	case reflect.Struct:
 		return fieldsOf(x, briefly)
 	case reflect.Slice:
