@@ -15,7 +15,8 @@ import (
 
 // Record is one of the types of this file, or one of these events of the machine: ClientClosed,
 // TasksHeld, TasksReleased, TasksCancelled, TasksRetried, GraphReleased, TaskEnded; or the
-// Coordinated of package coord. All are pointers. The command "millrace journal show" prints all fields but bytes, so a secret is bytes.
+// Coordinated of package coord. All are pointers. The command "millrace journal show" prints all
+// fields but bytes, so a secret is bytes.
 type Record any
 
 // Begun is the first record of each start of the scheduler.

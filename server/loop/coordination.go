@@ -254,7 +254,7 @@ func (l *Loop) Ask(ctx context.Context, p schedapi.Place, call coord.Call) (coor
 	return coord.Answer{}, l.refuseIfDraining()
 }
 
-// giveAnswer tells the caller the answer to a call. What the call has changed must be durable before
+// giveAnswer tells the caller the answer to a call. The changes of the call must be durable before
 // he knows. A reader may be told what is not durable only if nothing can be: the numbers of
 // messages that are lost are given to others.
 func (l *Loop) giveAnswer(answer *answered) {

@@ -32,7 +32,7 @@ func (s *start) notHeld(err error) {
 }
 
 // A lock that was acquired before a restart has one holder, who can give it back, while his lease
-// lives. What was told to him is told again.
+// lives. He is told again of it.
 func TestLocksOutliveTheScheduler(t *testing.T) {
 	s := fresh(t)
 	ctx := t.Context()
