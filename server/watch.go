@@ -147,7 +147,7 @@ func (w *watch) observe(ctx context.Context) (*alarms.Observed, bool) {
 	w.routes = observedRoutes(w.routes[:0], workers)
 	compared := w.policy.Compare(w.routes)
 	w.comparison.Store(&compared)
-	seen.Routes = compared.Doubtful
+	seen.Routes, seen.Readers = compared.Doubtful, compared.Readers
 	return seen, true
 }
 

@@ -92,7 +92,8 @@ func (s *script) observe(t *testing.T, d *datadriven.TestData) string {
 		for line := range strings.Lines(d.Input) {
 			s.add(&seen, fields(strings.TrimSpace(line)))
 		}
-		seen.Routes = alarms.Policy{}.Compare(s.routes).Doubtful
+		compared := alarms.Policy{}.Compare(s.routes)
+		seen.Routes, seen.Readers = compared.Doubtful, compared.Readers
 		for _, e := range s.m.Step(s.now, &seen) {
 			verb := map[alarms.EffectKind]string{alarms.Raised: "raised", alarms.Changed: "changed", alarms.Ended: "ended"}[e.Kind]
 			fmt.Fprintf(&out, "%s %s %s (%s)\n", s.now.Format("15:04:05"), verb, e.Alarm.ID, e.Alarm.Severity)

@@ -6,7 +6,9 @@ import "time"
 type Observed struct {
 	Workers []Worker
 	// Routes are those that Policy.Compare has found not to be good.
-	Routes   []Standing
+	Routes []Standing
+	// Readers are those that it has found not to be good beside other readers.
+	Readers  []Reading
 	Ops      []Op
 	Unserved []Unserved
 	// Journal is nil if there is none.

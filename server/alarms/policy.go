@@ -24,6 +24,14 @@ type Policy struct {
 	RouteTime        time.Duration
 	ComparableRoutes int
 
+	// A reader is slow if the best of its routes is below this part of the median of the comparable
+	// readers. Readers differ by two or three, as their processors and their load do; a difference
+	// of five has a cause.
+	ReaderBad, ReaderGood float64
+	// ReaderRoutes is the number of its routes that must be slow: one says nothing of the others.
+	// The readers that are compared are at least ComparableRoutes.
+	ReaderRoutes int
+
 	// GPUErrorKept is the time for which the last error of a GPU is shown: an operator looks
 	// within the hour, and a repeated error keeps the alarm.
 	GPUErrorKept time.Duration
@@ -80,6 +88,11 @@ func (p Policy) withDefaults() Policy {
 	if p.ComparableRoutes == 0 {
 		p.ComparableRoutes = 3
 	}
+	share(&p.ReaderBad, 0.2)
+	share(&p.ReaderGood, 0.4)
+	if p.ReaderRoutes == 0 {
+		p.ReaderRoutes = 2
+	}
 	span(&p.GPUErrorKept, time.Hour)
 	span(&p.JournalLagBad, time.Second)
 	span(&p.JournalLagGood, 250*time.Millisecond)
@@ -112,7 +125,7 @@ func (p *Policy) raiseAfter(k Kind) time.Duration {
 		return 5 * time.Second // longer than a burst
 	case SlowRoute:
 		return 10 * time.Second // The rates are smoothed, and the slow fetches have taken RouteTime.
-	case NoWorker, MemoryFull:
+	case NoWorker, MemoryFull, SlowReader:
 		return 30 * time.Second // A worker that restarts, or a wave of large tasks, takes about as long.
 	case GPUThrottled:
 		return time.Minute // It is normal for a while.
@@ -131,7 +144,7 @@ func (p *Policy) endAfter(k Kind) time.Duration {
 		return 0 // Their rules keep them for long enough.
 	case JournalLags, SchedulerSlow, DiskFull, MemoryFull, TasksFail:
 		return 30 * time.Second
-	case Spilling, SlowRoute, GPUThrottled:
+	case Spilling, SlowRoute, SlowReader, GPUThrottled:
 		return time.Minute
 	}
 	return time.Minute

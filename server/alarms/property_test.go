@@ -95,7 +95,13 @@ func observation(t *rapid.T, now time.Time) *alarms.Observed {
 			Reader: "z", Source: string(rune('a' + i)), Path: "ucx", BytesPerSecond: float64(number("rate", 4) * 1e8), Bytes: 1 << 30, Fetches: number("fetches", 12),
 		})
 	}
-	seen.Routes = alarms.Policy{}.Compare(routes).Doubtful
+	for i := range 6 {
+		routes = append(routes, alarms.Route{
+			Reader: string(rune('v' + i%3)), Source: string(rune('a' + i/3)), Path: "ucx", BytesPerSecond: float64(number("rate of others", 9) * 1e8), Bytes: 1 << 30, Fetches: 8,
+		})
+	}
+	compared := alarms.Policy{}.Compare(routes)
+	seen.Routes, seen.Readers = compared.Doubtful, compared.Readers
 	seen.Ops = []alarms.Op{{Name: "f", Succeeded: number("ok", 40), Failed: number("failed", 40)}}
 	if some("unserved") {
 		seen.Unserved = []alarms.Unserved{{Op: "f", Key: "k", Tasks: 1, Why: "no worker is registered; start one"}}

@@ -26,6 +26,7 @@ func (m *Machine) judge(seen *Observed) judgements {
 	keep(m.memory.spilled, workers)
 	keep(m.memory.gpus, workers)
 	m.judgeRoutes(j, seen.Routes)
+	m.judgeReaders(j, seen.Readers)
 	m.judgeOps(j, seen.Ops)
 	m.judgeUnserved(j, seen.Unserved)
 	m.judgeJournal(j, seen.Journal)
@@ -161,6 +162,30 @@ func (m *Machine) judgeRoutes(j judgements, routes []Standing) {
 		j.add(SlowRoute, r.Reader+" from "+r.Source, judgement{
 			bad: r.BytesPerSecond < r.Median*p.RouteBad, severity: Warning, text: text,
 			remedy: fmt.Sprintf("compare all pairs, with the reason for each path: millrace topo; what the hosts lack: millrace doctor; until it is mended: millrace drain %s", r.Source),
+		})
+	}
+}
+
+// judgeReaders judges the readers that Compare has found to be slow or between on all their routes.
+func (m *Machine) judgeReaders(j judgements, readers []Reading) {
+	p := &m.policy
+	for i := range readers {
+		r := &readers[i]
+		if r.Alike < p.ComparableRoutes || r.Taken < p.RouteTime {
+			continue
+		}
+		name, best := r.Best.Reader, &r.Best
+		text := fmt.Sprintf("worker %s reads slowly from all %d workers of this kind: at %s/s at most, by %s from %s; the median of its %d readers is %s/s, so its tasks with inputs elsewhere wait",
+			name, r.Routes, size(uint64(best.BytesPerSecond)), best.Path, best.Source, r.Alike, size(uint64(r.Median)))
+		if best.Order > r.UsualOrder {
+			text += "; most readers have a better path"
+			if best.Why != "" {
+				text += ", and " + name + " has not: " + best.Why
+			}
+		}
+		j.add(SlowReader, name, judgement{
+			bad: best.BytesPerSecond < r.Median*p.ReaderBad, severity: Warning, text: text,
+			remedy: fmt.Sprintf("compare all pairs, with the reason for each path: millrace topo; what its host lacks: millrace doctor; what else runs there: top; until it is mended: millrace drain %s", name),
 		})
 	}
 }

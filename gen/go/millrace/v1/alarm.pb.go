@@ -52,6 +52,8 @@ const (
 	AlarmKind_ALARM_KIND_MEMORY_FULL AlarmKind = 10
 	// The scheduler takes long to answer.
 	AlarmKind_ALARM_KIND_SCHEDULER_SLOW AlarmKind = 11
+	// A worker reads far more slowly than others do, from all workers of one kind.
+	AlarmKind_ALARM_KIND_SLOW_READER AlarmKind = 12
 )
 
 // Enum value maps for AlarmKind.
@@ -69,6 +71,7 @@ var (
 		9:  "ALARM_KIND_DISK_FULL",
 		10: "ALARM_KIND_MEMORY_FULL",
 		11: "ALARM_KIND_SCHEDULER_SLOW",
+		12: "ALARM_KIND_SLOW_READER",
 	}
 	AlarmKind_value = map[string]int32{
 		"ALARM_KIND_UNSPECIFIED":    0,
@@ -83,6 +86,7 @@ var (
 		"ALARM_KIND_DISK_FULL":      9,
 		"ALARM_KIND_MEMORY_FULL":    10,
 		"ALARM_KIND_SCHEDULER_SLOW": 11,
+		"ALARM_KIND_SLOW_READER":    12,
 	}
 )
 
@@ -366,7 +370,7 @@ const file_millrace_v1_alarm_proto_rawDesc = "" +
 	"\x06remedy\x18\a \x01(\tR\x06remedy\"\x13\n" +
 	"\x11ListAlarmsRequest\"@\n" +
 	"\x12ListAlarmsResponse\x12*\n" +
-	"\x06alarms\x18\x01 \x03(\v2\x12.millrace.v1.AlarmR\x06alarms*\xd6\x02\n" +
+	"\x06alarms\x18\x01 \x03(\v2\x12.millrace.v1.AlarmR\x06alarms*\xf2\x02\n" +
 	"\tAlarmKind\x12\x1a\n" +
 	"\x16ALARM_KIND_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13ALARM_KIND_SPILLING\x10\x01\x12\x19\n" +
@@ -380,7 +384,8 @@ const file_millrace_v1_alarm_proto_rawDesc = "" +
 	"\x14ALARM_KIND_DISK_FULL\x10\t\x12\x1a\n" +
 	"\x16ALARM_KIND_MEMORY_FULL\x10\n" +
 	"\x12\x1d\n" +
-	"\x19ALARM_KIND_SCHEDULER_SLOW\x10\v*h\n" +
+	"\x19ALARM_KIND_SCHEDULER_SLOW\x10\v\x12\x1a\n" +
+	"\x16ALARM_KIND_SLOW_READER\x10\f*h\n" +
 	"\rAlarmSeverity\x12\x1e\n" +
 	"\x1aALARM_SEVERITY_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16ALARM_SEVERITY_WARNING\x10\x01\x12\x1b\n" +
