@@ -92,7 +92,8 @@ func workersNamed(names []string) []*millracev1.WorkerRef {
 // WaitDrained waits for the end of drains that were just ordered: until a drained worker is
 // DRAINED, the process of a retired worker has ended, and the next process of a restarted worker is
 // active. It fails if a drain is undone, if a worker dies before it is drained, or if the scheduler
-// is started anew, which ends its orders. workers are those that the orders returned.
+// is started anew without a journal, which ends its orders. workers are those that the orders
+// returned.
 func (c *Client) WaitDrained(ctx context.Context, workers ...*millracev1.Worker) error {
 	return c.FollowDrains(ctx, func([]*millracev1.Worker) {}, workers...)
 }

@@ -63,6 +63,9 @@ const (
 
 // drainOrder is an operator's order about a worker's name.
 type drainOrder struct {
+	number uint64
+	// worker is the incarnation that had the name when the order was given.
+	worker       ids.WorkerID
 	purpose      DrainPurpose
 	reason       string
 	since, until time.Time // until is zero if the process may not end before it is drained
@@ -161,6 +164,7 @@ func (m *Machine) drainOrdered(ev DrainOrdered) *Error {
 	// objects of another one.
 	for _, id := range ev.Workers {
 		w, _ := m.tables.Worker(id)
+		order.worker = id
 		m.keepOrder(w.Name, order)
 		m.beginDrain(w, order)
 	}
@@ -190,7 +194,7 @@ func (m *Machine) drainUndone(ev DrainUndone) *Error {
 		}
 	}
 	for _, name := range ev.Names {
-		delete(m.drainOrders, name)
+		m.dropOrder(name)
 		if w, known := m.workerNamed(name); known && m.drains[w.ID] != nil {
 			m.endDrain(w.ID)
 			if w.State != WorkerStateDisconnected {
@@ -220,16 +224,22 @@ func (m *Machine) keepOrder(name string, order drainOrder) {
 				oldest = other
 			}
 		}
-		delete(m.drainOrders, oldest)
+		m.dropOrder(oldest)
 	}
+	m.orderNumber++
+	order.number = m.orderNumber
 	m.drainOrders[name] = &order
+	m.putOrder(name)
 }
 
 // resumeDrain applies an operator's order to a worker that has registered.
 func (m *Machine) resumeDrain(w Worker) {
 	order := m.drainOrders[w.Name]
-	if order != nil && order.purpose == DrainRetire && !order.lost.IsZero() && m.now.Sub(order.lost) > retireMemory {
-		delete(m.drainOrders, w.Name)
+	forgotten := order != nil && order.purpose == DrainRetire && !order.lost.IsZero() && m.now.Sub(order.lost) > retireMemory
+	// A worker was restarted while the scheduler was, or its death was not known.
+	fulfilled := order != nil && order.purpose == DrainRestart && order.worker != w.ID
+	if forgotten || fulfilled {
+		m.dropOrder(w.Name)
 		order = nil
 	}
 	if order == nil {
@@ -238,7 +248,11 @@ func (m *Machine) resumeDrain(w Worker) {
 		}
 		return
 	}
-	order.lost = time.Time{}
+	if !order.lost.IsZero() {
+		if order.lost = (time.Time{}); order.purpose == DrainRetire {
+			m.putOrder(w.Name)
+		}
+	}
 	m.beginDrain(w, *order)
 }
 
@@ -249,10 +263,12 @@ func (m *Machine) drainLost(w Worker, left bool) {
 	}
 	if order := m.drainOrders[w.Name]; order != nil {
 		if order.purpose == DrainRestart || order.purpose == DrainRetire && left {
-			delete(m.drainOrders, w.Name)
+			m.dropOrder(w.Name)
 			return
 		}
-		order.lost = m.now
+		if order.lost = m.now; order.purpose == DrainRetire {
+			m.putOrder(w.Name)
+		}
 	}
 }
 

@@ -45,6 +45,8 @@ const (
 	EffectContinue
 	// EffectWake asks for TimePassed with Wake at the time At. It is never taken back.
 	EffectWake
+	// EffectOrder means that the durable row Order has changed.
+	EffectOrder
 )
 
 // Effect is one order to the owner, as a plain value.
@@ -57,6 +59,7 @@ type Effect struct {
 	Why          string
 	At           time.Time
 	Wake         Wake
+	Order        *DrainOrderChanged
 }
 
 // Wake says what is due.

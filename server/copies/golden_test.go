@@ -1,6 +1,7 @@
 package copies_test
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -20,7 +21,8 @@ import (
 // out; after each verb all invariants are checked. Copies run until "arrive" or "fail". Run with
 // -rewrite to accept new output.
 //
-//	worker id=1 [memory=100 used=10 supervised tasks=2] | object id=1 bytes=10 at=(1,2) [inline]
+//	worker id=1 [memory=100 used=10 supervised tasks=2 name=n1] | restart
+//	object id=1 bytes=10 at=(1,2) [inline]
 //	use object=1 | disuse object=1 | unhold object=1 | release object=1 | lost object=1 at=1
 //	disconnect worker=1 | return worker=1 | idle worker=1 | lose worker=1 [left survivors=(2,3)]
 //	stop worker=1 | drain workers=(1,2) [to=keep timeout=10s] | undo names=(n1) | drains
@@ -56,6 +58,8 @@ type owner struct {
 	copying map[ids.TaskID]copies.Effect
 	stopped []ids.TaskID
 	wakes   []copies.Effect
+	// orders are all changes of orders.
+	orders []copies.DrainOrderChanged
 }
 
 type object struct {
@@ -64,9 +68,39 @@ type object struct {
 	used    bool
 }
 
+// restart gives a new machine, without workers, the orders of the one before.
+func (o *owner) restart() {
+	next := copies.New(ownerConfig(), o)
+	for cursor, more := uint64(0), true; more; {
+		cursor, more = o.m.Orders(cursor, func(row any) { next.LoadOrder(o.now, *row.(*copies.DrainOrderChanged)) })
+	}
+	o.m, o.wakes = next, nil
+	clear(o.workers)
+	clear(o.objects)
+	clear(o.copying)
+}
+
+func showOrder(c *copies.DrainOrderChanged) string {
+	if c.Gone {
+		return c.Name + ": gone"
+	}
+	text := fmt.Sprintf("%s: %s of %s since %d", c.Name, c.Purpose, c.Worker, c.Since.Unix())
+	if !c.Until.IsZero() {
+		text += fmt.Sprintf(" until %d", c.Until.Unix())
+	}
+	if !c.Lost.IsZero() {
+		text += fmt.Sprintf(", lost at %d", c.Lost.Unix())
+	}
+	return text
+}
+
+func ownerConfig() copies.Config {
+	return copies.Config{RescueTimeout: 2 * time.Second, BytesPerSecond: 1e9}
+}
+
 func newOwner() *owner {
 	o := &owner{now: time.Unix(0, 0), workers: map[ids.WorkerID]*copies.Worker{}, objects: map[ids.TaskID]*object{}, copying: map[ids.TaskID]copies.Effect{}}
-	o.m = copies.New(copies.Config{RescueTimeout: 2 * time.Second, BytesPerSecond: 1e9}, o)
+	o.m = copies.New(ownerConfig(), o)
 	return o
 }
 
@@ -196,6 +230,9 @@ func (o *owner) carryOut(effects []copies.Effect) {
 			fmt.Fprintf(&o.out, "%s retires\n", e.Worker)
 		case copies.EffectRestart:
 			fmt.Fprintf(&o.out, "%s restarts\n", e.Worker)
+		case copies.EffectOrder:
+			fmt.Fprintf(&o.out, "order %s\n", showOrder(e.Order))
+			o.orders = append(o.orders, *e.Order)
 		case copies.EffectRebalanceEnded:
 			fmt.Fprintf(&o.out, "the rebalance has ended\n")
 		case copies.EffectContinue:
@@ -321,7 +358,7 @@ func (s *script) run() {
 	case "worker":
 		id := ids.WorkerID(s.number("id"))
 		o.workers[id] = &copies.Worker{
-			ID: id, Name: fmt.Sprintf("n%d", id), State: copies.WorkerStateActive, Native: true, Supervised: s.d.HasArg("supervised"),
+			ID: id, Name: cmp.Or(s.text("name"), fmt.Sprintf("n%d", id)), State: copies.WorkerStateActive, Native: true, Supervised: s.d.HasArg("supervised"),
 			MemoryBytes: s.number("memory"), ClaimedBytes: s.number("used"), Assigned: int(s.number("tasks")),
 		}
 		o.tell(copies.SessionOpened{Worker: id})
@@ -359,6 +396,8 @@ func (s *script) run() {
 		o.tell(copies.SessionOpened{Worker: s.worker()})
 		o.tell(copies.InventoryRead{Worker: s.worker()})
 		o.tell(copies.WorkerReturned{Worker: s.worker()})
+	case "restart":
+		o.restart()
 	case "idle":
 		o.workers[s.worker()].Assigned = 0
 		o.tell(copies.AttemptEnded{Worker: s.worker()})

@@ -62,9 +62,10 @@ type Machine struct {
 	// it has the object.
 	dropped orders
 	// drains has the drains by worker. drainOrders are the orders of operators, by the worker's
-	// name.
+	// name, and orderNumber is the last number of one.
 	drains      map[ids.WorkerID]*drain
 	drainOrders map[string]*drainOrder
+	orderNumber uint64
 	// rebalance is the rebalance in progress; nil: none. rebalanced is the last one that has ended,
 	// and rebalances counts them.
 	rebalance  *rebalance

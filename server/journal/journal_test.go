@@ -19,6 +19,7 @@ import (
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/server/coord"
+	"github.com/millrace/millrace/server/copies"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
 )
@@ -406,6 +407,10 @@ func samples() []Record {
 		&sched.TaskEnded{Task: 2, Attempt: 1, State: sched.TaskFailed, Err: &sched.TaskError{
 			Reason: "R", Message: "m", OriginKey: "k", Worker: "w", Attempt: 1, Attempts: 2, LogTail: "t", Detail: &pb.TaskError{Traceback: "tb"},
 		}},
+		&copies.DrainOrderChanged{DrainOrder: copies.DrainOrder{
+			Name: "w", Purpose: copies.DrainRetire, Reason: "why", Worker: 3, Since: time.Unix(0, 1), Until: time.Unix(9, 0), Lost: time.Unix(7, 0),
+		}},
+		&copies.DrainOrderChanged{DrainOrder: copies.DrainOrder{Name: "w"}, Gone: true},
 		&coord.Coordinated{Changes: []coord.Change{
 			{Row: coord.ValueRow{Number: 1, Namespace: "s", Value: coord.Value{Data: []byte("v"), Keys: []string{"k"}, Hold: 3, Tasks: []ids.TaskID{9}}}},
 			{Row: coord.ValueRow{Number: 2, Namespace: "s", Value: coord.Value{Data: bytes.Repeat([]byte("v"), largeBytes)}}},

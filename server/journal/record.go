@@ -9,14 +9,15 @@ import (
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/server/coord"
+	"github.com/millrace/millrace/server/copies"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
 )
 
 // Record is one of the types of this file, or one of these events of the machine: ClientClosed,
 // TasksHeld, TasksReleased, TasksCancelled, TasksRetried, GraphReleased, TaskEnded; or the
-// Coordinated of package coord. All are pointers. The command "millrace journal show" prints all
-// fields but bytes, so a secret is bytes.
+// facts Coordinated and DrainOrderChanged. All are pointers. The command "millrace journal show"
+// prints all fields but bytes, so a secret is bytes.
 type Record any
 
 // Begun is the first record of each start of the scheduler.
@@ -106,7 +107,8 @@ const (
 	kindNumbered
 
 	// Numbers from 40 on are those of facts that are no tasks.
-	kindCoordinated kind = 40
+	kindCoordinated       kind = 40
+	kindDrainOrderChanged kind = 41
 )
 
 // code writes a record, or reads the next one into what it returns.
@@ -181,6 +183,15 @@ func (c *codec) code(r Record) Record {
 		whole(c, &r.Attempt)
 		whole(c, &r.State)
 		c.taskError(&r.Err)
+	case *copies.DrainOrderChanged:
+		c.flag(&r.Gone)
+		c.text(&r.Name)
+		whole(c, &r.Purpose)
+		c.text(&r.Reason)
+		whole(c, &r.Worker)
+		c.time(&r.Since)
+		c.time(&r.Until)
+		c.time(&r.Lost)
 	case *coord.Coordinated:
 		list(c, &r.Changes, (*codec).coordChange)
 	}
@@ -227,6 +238,8 @@ func kindOf(r Record) kind {
 		return kindTaskEnded
 	case *coord.Coordinated:
 		return kindCoordinated
+	case *copies.DrainOrderChanged:
+		return kindDrainOrderChanged
 	}
 	panic(fmt.Sprintf("a %T is no record of the journal", r))
 }
@@ -270,6 +283,8 @@ func newRecord(k kind) Record {
 		return new(sched.TaskEnded)
 	case kindCoordinated:
 		return new(coord.Coordinated)
+	case kindDrainOrderChanged:
+		return new(copies.DrainOrderChanged)
 	}
 	return nil
 }

@@ -11,7 +11,7 @@ import (
 // DrainWorkers orders the drain of workers.
 func (l *Loop) DrainWorkers(ctx context.Context, event sched.DrainOrdered) error {
 	return l.do(ctx, func() error {
-		if err := l.refuseIfDraining(); err != nil {
+		if err := l.refuseNew(); err != nil {
 			return err
 		}
 		effects, refused := l.machine.OrderDrain(l.now, event, l.effects[:0])
@@ -23,7 +23,9 @@ func (l *Loop) DrainWorkers(ctx context.Context, event sched.DrainOrdered) error
 				}
 			}
 		}
-		return l.ordered(effects, refused)
+		err := l.ordered(effects, refused)
+		l.restarting.awaited = l.restarting.recorded
+		return err
 	})
 }
 
@@ -37,7 +39,9 @@ func (l *Loop) UndoDrains(ctx context.Context, names []string) error {
 				l.happened(schedapi.EventUndrain, schedapi.SeverityInfo, name, "an operator puts worker %q back into use", name)
 			}
 		}
-		return l.ordered(effects, refused)
+		err := l.ordered(effects, refused)
+		l.restarting.wished = l.restarting.recorded
+		return err
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/server/coord"
+	"github.com/millrace/millrace/server/copies"
 	"github.com/millrace/millrace/server/journal"
 	"github.com/millrace/millrace/server/members"
 	"github.com/millrace/millrace/server/sched"
@@ -201,6 +202,10 @@ func (l *Loop) replay(record journal.Record) error {
 		l.step(sched.DatasetUnpublished{Dataset: r.Number})
 		l.dirty.unpublished = append(l.dirty.unpublished, &schedapi.Dataset{Number: r.Number, Name: r.Name, Namespace: r.Namespace})
 		l.commit()
+	case *copies.DrainOrderChanged:
+		order := *r
+		order.Since, order.Until, order.Lost = l.timeOf(r.Since), l.timeOf(r.Until), l.timeOf(r.Lost)
+		l.machine.LoadOrder(l.config.Clock(), order)
 	case *coord.Coordinated:
 		l.replayCoordinated(r)
 	case *journal.WorkerNumbered:
@@ -212,6 +217,14 @@ func (l *Loop) replay(record journal.Record) error {
 		}
 	}
 	return nil
+}
+
+// timeOf returns a recorded time with a reading of the monotonic clock, unless it is zero.
+func (l *Loop) timeOf(t time.Time) time.Time {
+	if t.IsZero() {
+		return t
+	}
+	return l.start.Add(t.Sub(l.start))
 }
 
 // replaySubmitted repeats an accepted submission. If it is refused now, its tasks fail.

@@ -454,6 +454,10 @@ func (l *Loop) carryOut() {
 			l.unmap(effect)
 		case sched.EffectTaskEnded:
 			l.recordEnded(effect)
+		case sched.EffectOrdersChanged:
+			for _, c := range l.machine.ChangedOrders() {
+				l.note(&c)
+			}
 		case sched.EffectGraphExpired:
 			l.note(&sched.GraphReleased{Graph: effect.Graph})
 		case sched.EffectTaskForgotten:

@@ -578,7 +578,8 @@ func TestAFullDiskRefusesOnlyWhatNeedsARecord(t *testing.T) {
 	goesOn("a read of a variable", err)
 	_, err = s.Queue(ctx, at, "q")
 	goesOn("the state of a queue", err)
-	goesOn("a drain", s.DrainWorkers(ctx, sched.DrainOrdered{Workers: []ids.WorkerID{w.Worker()}, Purpose: copies.DrainKeep}))
+	goesOn("the end of a drain", s.UndoDrains(ctx, []string{"w"}))
+	refused("a drain", s.DrainWorkers(ctx, sched.DrainOrdered{Workers: []ids.WorkerID{w.Worker()}, Purpose: copies.DrainKeep}))
 	goesOn("the renewal of a lease", s.RenewClient(ctx, c))
 
 	s.directory.breakNow(nil)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/server/copies"
@@ -58,6 +59,11 @@ func (m *Machine) carryOut(effects []copies.Effect) {
 			m.emit(Effect{Kind: EffectRetire, Worker: e.Worker})
 		case copies.EffectRestart:
 			m.emit(Effect{Kind: EffectRestart, Worker: e.Worker})
+		case copies.EffectOrder:
+			m.changedOrders = append(m.changedOrders, *e.Order)
+			if m.config.RecordEnds && len(m.changedOrders) == 1 {
+				m.emit(Effect{Kind: EffectOrdersChanged})
+			}
 		case copies.EffectRebalanceEnded:
 			m.emit(Effect{Kind: EffectRebalanceEnded})
 		case copies.EffectContinue:
@@ -157,6 +163,18 @@ func (m *Machine) drainUndone(ev DrainUndone) *Error {
 	m.carryOut(effects)
 	return refusal(err)
 }
+
+// ChangedOrders returns the orders of operators to drain workers that the last step has changed. It
+// must not be changed.
+func (m *Machine) ChangedOrders() []copies.DrainOrderChanged { return m.changedOrders }
+
+// Orders and LoadOrder are those of the machine of copies.
+func (m *Machine) Orders(cursor uint64, put func(row any)) (next uint64, more bool) {
+	return m.copier.Orders(cursor, put)
+}
+
+// LoadOrder is that of the machine of copies.
+func (m *Machine) LoadOrder(now time.Time, c copies.DrainOrderChanged) { m.copier.LoadOrder(now, c) }
 
 // rebalanceOrdered plans a rebalance, and begins it unless it is a dry run.
 func (m *Machine) rebalanceOrdered(ev RebalanceOrdered) (copies.RebalanceInfo, *Error) {

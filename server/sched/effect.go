@@ -71,6 +71,9 @@ const (
 	// EffectGraphExpired means that the retention time of Graph, which is detached, is over. It
 	// comes only if Config.RecordEnds is set.
 	EffectGraphExpired
+	// EffectOrdersChanged means that orders of operators to drain workers have changed. At most one
+	// per step; Machine.ChangedOrders returns them. It comes only if Config.RecordEnds is set.
+	EffectOrdersChanged
 	// EffectTaskForgotten means that the record of Task is gone. Later messages about it are
 	// dropped.
 	EffectTaskForgotten

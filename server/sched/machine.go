@@ -137,6 +137,8 @@ type Machine struct {
 	makers []TaskRef
 	// copied are the graphs of copies that have ended or are not wanted.
 	copied []ids.GraphID
+	// changedOrders are those of which EffectOrdersChanged tells.
+	changedOrders []copies.DrainOrderChanged
 	// changedWorkers are the workers of which EffectWorkerChanged will tell.
 	changedWorkers []ids.WorkerID
 	// notifiers counts the workers with notifies set.
@@ -360,7 +362,7 @@ func (m *Machine) NextDeadline() (time.Time, bool) {
 const keptWork = 1 << 14
 
 func (m *Machine) begin(now time.Time, ev Event, out []Effect) {
-	m.now, m.out, m.cause = now, out, causeOf(ev)
+	m.now, m.out, m.cause, m.changedOrders = now, out, causeOf(ev), nil
 	if m.epoch.IsZero() {
 		m.epoch = now
 	}

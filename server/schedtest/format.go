@@ -72,6 +72,8 @@ func formatEffect(m *sched.Machine, e sched.Effect, name func(ids.TaskID) string
 		return fmt.Sprintf("ended %s %s: %s", task, e.Attempt, e.State)
 	case sched.EffectGraphExpired:
 		return fmt.Sprintf("expired %s", e.Graph)
+	case sched.EffectOrdersChanged:
+		return fmt.Sprintf("orders %+v", m.ChangedOrders())
 	case sched.EffectTaskForgotten:
 		return fmt.Sprintf("forgotten %s", task)
 	}

@@ -233,7 +233,7 @@ func (w *World) after(effects []sched.Effect) {
 		case sched.EffectAssign, sched.EffectRetract, sched.EffectCancel, sched.EffectRelease, sched.EffectNotify, sched.EffectClientExpired,
 			sched.EffectGraphChanged, sched.EffectGraphRemoved, sched.EffectFunctionUnused, sched.EffectRescue, sched.EffectUnmap,
 			sched.EffectAccept, sched.EffectKeep, sched.EffectDrained, sched.EffectRebalanceEnded, sched.EffectTaskForgotten,
-			sched.EffectFreeSlot, sched.EffectTaskEnded, sched.EffectGraphExpired:
+			sched.EffectFreeSlot, sched.EffectTaskEnded, sched.EffectGraphExpired, sched.EffectOrdersChanged:
 		}
 		if f == nil {
 			w.fail("effect %s goes to a worker that is lost", FormatEffect(w.M, e))
@@ -558,7 +558,7 @@ func (w *World) receive(f *fakeWorker, e sched.Effect, a sched.Assignment) {
 		w.ends(f, e.Kind == sched.EffectRestart)
 	case sched.EffectNotify, sched.EffectClientExpired, sched.EffectGraphChanged, sched.EffectGraphRemoved,
 		sched.EffectFunctionUnused, sched.EffectAccept, sched.EffectDrained, sched.EffectRebalanceEnded,
-		sched.EffectTaskForgotten, sched.EffectWorkerChanged, sched.EffectFreeSlot, sched.EffectTaskEnded, sched.EffectGraphExpired:
+		sched.EffectTaskForgotten, sched.EffectWorkerChanged, sched.EffectFreeSlot, sched.EffectTaskEnded, sched.EffectGraphExpired, sched.EffectOrdersChanged:
 		// Most of these effects are for clients and the catalogue. A fake worker needs to do
 		// nothing for EffectAccept, EffectDrained and EffectFreeSlot.
 	}
