@@ -89,8 +89,10 @@ func TestASchedulerIsReadyWhenItHasReadItsJournal(t *testing.T) {
 		if err != nil || state.GetStatus() != healthpb.HealthCheckResponse_NOT_SERVING {
 			t.Fatalf("while the journal is read, health is %v, %v", state, err)
 		}
-		if _, err := pb.NewSchedulerServiceClient(conn).GetClusterInfo(timeout(t), &pb.GetClusterInfoRequest{}); err == nil || !strings.Contains(err.Error(), "reads its journal") {
-			t.Errorf("while the journal is read, a call ends with %v", err)
+		if _, err := pb.NewSchedulerServiceClient(conn).GetClusterInfo(timeout(t), &pb.GetClusterInfoRequest{}); err == nil {
+			t.Error("while the journal is read, a call is answered")
+		} else {
+			wantReason(t, err, "SCHEDULER_STARTING", "reads its journal")
 		}
 		select {
 		case <-ready:

@@ -25,12 +25,12 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
-	"google.golang.org/grpc/status"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/access"
 	"github.com/millrace/millrace/internal/admission"
+	"github.com/millrace/millrace/internal/edge"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/text"
 	"github.com/millrace/millrace/server/alarms"
@@ -179,9 +179,9 @@ func (s *Server) Ready() {
 	s.setHealth(healthpb.HealthCheckResponse_SERVING)
 }
 
-// errNotReady has no reason of ours: to clients it is as if the scheduler had not been started yet.
+// errNotReady is a sign of life: a client that waits for its scheduler goes on waiting.
 func errNotReady() error {
-	return status.Error(codes.Unavailable, "the scheduler reads its journal: try again")
+	return edge.Refusal(codes.Unavailable, "SCHEDULER_STARTING", "the scheduler reads its journal: try again", nil)
 }
 
 // Serve answers calls on a listener until Stop is called, and closes the listener.

@@ -87,6 +87,9 @@ const (
 	// the error of the disk. A request that got this error may have been written nevertheless: send
 	// the same `request_id` again.
 	ErrorReason_ERROR_REASON_JOURNAL_FAILED ErrorReason = 77
+	// Of a call: the scheduler was started and still reads its journal. It has not begun the call, so
+	// any call may be made again.
+	ErrorReason_ERROR_REASON_SCHEDULER_STARTING ErrorReason = 78
 	// Of a call: the client was built for a newer API.
 	ErrorReason_ERROR_REASON_VERSION_TOO_NEW ErrorReason = 23
 	// Of a call: the token is missing or unknown.
@@ -233,6 +236,7 @@ var (
 		21: "ERROR_REASON_SCHEDULER_FULL",
 		22: "ERROR_REASON_DRAINING",
 		77: "ERROR_REASON_JOURNAL_FAILED",
+		78: "ERROR_REASON_SCHEDULER_STARTING",
 		23: "ERROR_REASON_VERSION_TOO_NEW",
 		24: "ERROR_REASON_UNAUTHENTICATED",
 		25: "ERROR_REASON_PERMISSION_DENIED",
@@ -313,6 +317,7 @@ var (
 		"ERROR_REASON_SCHEDULER_FULL":          21,
 		"ERROR_REASON_DRAINING":                22,
 		"ERROR_REASON_JOURNAL_FAILED":          77,
+		"ERROR_REASON_SCHEDULER_STARTING":      78,
 		"ERROR_REASON_VERSION_TOO_NEW":         23,
 		"ERROR_REASON_UNAUTHENTICATED":         24,
 		"ERROR_REASON_PERMISSION_DENIED":       25,
@@ -548,7 +553,7 @@ const file_millrace_v1_error_proto_rawDesc = "" +
 	" \x01(\rR\battempts\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\xf4\x13\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\x99\x14\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cERROR_REASON_GRAPH_HAS_CYCLE\x10\x01\x12\x1e\n" +
@@ -574,7 +579,8 @@ const file_millrace_v1_error_proto_rawDesc = "" +
 	"\x1dERROR_REASON_REVISION_TOO_OLD\x10\x14\x12\x1f\n" +
 	"\x1bERROR_REASON_SCHEDULER_FULL\x10\x15\x12\x19\n" +
 	"\x15ERROR_REASON_DRAINING\x10\x16\x12\x1f\n" +
-	"\x1bERROR_REASON_JOURNAL_FAILED\x10M\x12 \n" +
+	"\x1bERROR_REASON_JOURNAL_FAILED\x10M\x12#\n" +
+	"\x1fERROR_REASON_SCHEDULER_STARTING\x10N\x12 \n" +
 	"\x1cERROR_REASON_VERSION_TOO_NEW\x10\x17\x12 \n" +
 	"\x1cERROR_REASON_UNAUTHENTICATED\x10\x18\x12\"\n" +
 	"\x1eERROR_REASON_PERMISSION_DENIED\x10\x19\x12\x1b\n" +
