@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
@@ -34,9 +35,12 @@ const (
 	defaultLease = 30 * time.Second
 	// defaultRetryTimeout is how long a call is retried while the scheduler cannot be reached.
 	defaultRetryTimeout = 30 * time.Second
-	maxMessageBytes     = 256 << 20
-	windowBytes         = 8 << 20
-	socketBufferBytes   = 128 << 10
+	// defaultReconnectTimeout is how long submissions and fetches of results are retried. A
+	// scheduler with a journal may be away that long without a loss.
+	defaultReconnectTimeout = 10 * time.Minute
+	maxMessageBytes         = 256 << 20
+	windowBytes             = 8 << 20
+	socketBufferBytes       = 128 << 10
 )
 
 // Option configures a Client.
@@ -45,7 +49,8 @@ type Option func(*config)
 type config struct {
 	address, token, file  string
 	name, namespace       string
-	lease, retry          time.Duration
+	lease                 time.Duration
+	retry, reconnect      time.Duration
 	tls                   *tls.Config
 	unshared              bool
 	dial                  []grpc.DialOption
@@ -75,8 +80,15 @@ func WithNamespace(namespace string) Option { return func(c *config) { c.namespa
 func WithLease(d time.Duration) Option { return func(c *config) { c.lease = d } }
 
 // WithRetryTimeout sets how long calls are retried while the scheduler cannot be reached, or has no
-// memory for more tasks (ErrSchedulerFull). The default is 30 s.
+// memory for more tasks (ErrSchedulerFull). The time in which a scheduler reads its journal is not
+// counted. The default is 30 s. See WithReconnectTimeout for submissions and results.
 func WithRetryTimeout(d time.Duration) Option { return func(c *config) { c.retry = d } }
+
+// WithReconnectTimeout sets how long the scheduler may be away until submissions, and fetches of
+// results from workers, fail with ErrUnavailable, unless their contexts end before. The default is
+// 10 min. A Future whose task was accepted waits as long as the context of the wait: it fails if
+// the scheduler is back and does not know the client's lease (ErrLeaseLost).
+func WithReconnectTimeout(d time.Duration) Option { return func(c *config) { c.reconnect = d } }
 
 // WithTLS encrypts the connections.
 func WithTLS(t *tls.Config) Option { return func(c *config) { c.tls = t } }
@@ -127,7 +139,7 @@ type Client struct {
 // else the one of MILLRACE_ADDRESS and MILLRACE_TOKEN, else the one of MILLRACE_SCHEDULER_FILE.
 // ctx limits only the dialling.
 func Dial(ctx context.Context, options ...Option) (*Client, error) {
-	conf := config{lease: defaultLease, retry: defaultRetryTimeout, batchTasks: maxBatchTasks, batchSize: maxBatchBytes}
+	conf := config{lease: defaultLease, retry: defaultRetryTimeout, reconnect: defaultReconnectTimeout, batchTasks: maxBatchTasks, batchSize: maxBatchBytes}
 	for _, o := range options {
 		o(&conf)
 	}
@@ -153,6 +165,7 @@ func Dial(ctx context.Context, options ...Option) (*Client, error) {
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithDisableRetry(),
+		reconnectSoon(),
 	}
 	if conf.token != "" {
 		c.callToken = bearer(conf.token)
@@ -179,6 +192,15 @@ func Dial(ctx context.Context, options ...Option) (*Client, error) {
 	c.wg.Go(c.submitLoop)
 	c.wg.Go(c.releaseLoop)
 	return c, nil
+}
+
+// reconnectSoon limits the pauses between attempts to connect to one second. gRPC's own pauses grow
+// to two minutes: calls would fail long after the other side is back.
+func reconnectSoon() grpc.DialOption {
+	return grpc.WithConnectParams(grpc.ConnectParams{
+		Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+		MinConnectTimeout: 10 * time.Second,
+	})
 }
 
 // target returns the gRPC target of an address. An address with a resolver's scheme stays
@@ -230,23 +252,43 @@ func (c *Client) openLease(ctx context.Context) error {
 // fullBackoff is the first wait after SCHEDULER_FULL; it doubles up to one second.
 const fullBackoff = 100 * time.Millisecond
 
-// retry makes a call until it succeeds or the scheduler refuses it. While the scheduler cannot be
-// reached, or has no memory for the call, retry repeats the call for at most the retry timeout.
-// call must be idempotent.
+// retry is retryFor with the retry timeout.
 func (c *Client) retry(ctx context.Context, op string, call func(context.Context) error) error {
-	deadline := time.Now().Add(c.config.retry)
+	return c.retryFor(ctx, op, c.config.retry, call)
+}
+
+// retryFor makes a call until it succeeds or the scheduler refuses it. While the scheduler cannot
+// be reached, it repeats the call for at most the time away; while the scheduler answers that it
+// has no memory for the call or cannot do it now, for the retry timeout. call must be idempotent.
+func (c *Client) retryFor(ctx context.Context, op string, away time.Duration, call func(context.Context) error) error {
+	now := time.Now()
+	lost, refused := now.Add(away), now.Add(c.config.retry)
 	wait := 5 * time.Millisecond
 	for {
 		err := call(ctx)
 		if err == nil {
 			return nil
 		}
-		full := status.Code(err) == codes.ResourceExhausted && errors.Is(callError(context.Background(), op, err), ErrSchedulerFull)
-		if !full && status.Code(err) != codes.Unavailable || time.Now().Add(wait).After(deadline) {
-			return callError(ctx, op, err)
+		reason, until := "", refused
+		var answer *Error
+		if errors.As(callError(context.Background(), op, err), &answer) {
+			reason = answer.Reason
 		}
-		if full {
+		now := time.Now()
+		switch full := status.Code(err) == codes.ResourceExhausted && reason == reasonFull; {
+		case full:
 			wait = max(wait, fullBackoff)
+			lost = now.Add(away)
+		case status.Code(err) != codes.Unavailable:
+			return callError(ctx, op, err)
+		case reason == reasonStarting:
+			// The scheduler is there, and will answer soon.
+			lost, refused, until = now.Add(away), now.Add(c.config.retry), now.Add(away+wait)
+		case reason == "":
+			until = lost
+		}
+		if now.Add(wait).After(until) {
+			return callError(ctx, op, err)
 		}
 		if !sleep(ctx, wait) {
 			return fmt.Errorf("millrace: %s: %w (the scheduler at %s does not answer: %s)", op, context.Cause(ctx), c.config.address, status.Convert(err).Message())

@@ -70,7 +70,8 @@ func (p *dataPool) connTo(key connKey) (*grpc.ClientConn, error) {
 	options := append(rawframe.DialOptions(),
 		grpc.WithTransportCredentials(transport),
 		grpc.WithDisableRetry(),
-		grpc.WithDisableServiceConfig())
+		grpc.WithDisableServiceConfig(),
+		reconnectSoon())
 	if p.client.callToken != nil {
 		options = append(options, grpc.WithPerRPCCredentials(p.client.callToken))
 	}

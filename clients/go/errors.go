@@ -22,6 +22,12 @@ type reasonError string
 // reasonCancelled is the reason of a cancelled task if the scheduler gave none.
 const reasonCancelled = "CANCELLED"
 
+// Reasons that the client itself decides by.
+const (
+	reasonFull     = "SCHEDULER_FULL"
+	reasonStarting = "SCHEDULER_STARTING"
+)
+
 // Error returns the reason.
 func (r reasonError) Error() string { return "millrace: " + string(r) }
 
@@ -54,10 +60,12 @@ var (
 	ErrRequestConflict  error = reasonError("REQUEST_CONFLICT")
 	ErrRevisionTooOld   error = reasonError("REVISION_TOO_OLD")
 	ErrDraining         error = reasonError("DRAINING")
-	ErrRebalanceRunning error = reasonError("REBALANCE_RUNNING")
+	// ErrSchedulerStarting: the scheduler still reads its journal. Calls are retried.
+	ErrSchedulerStarting error = reasonError(reasonStarting)
+	ErrRebalanceRunning  error = reasonError("REBALANCE_RUNNING")
 	// ErrSchedulerFull: the tasks in the scheduler use all the memory that they may use.
 	// Releasing results makes room.
-	ErrSchedulerFull error = reasonError("SCHEDULER_FULL")
+	ErrSchedulerFull error = reasonError(reasonFull)
 	// ErrNotHeld: a lock that is to be released is not held, or was lost before. Others may have
 	// it.
 	ErrNotHeld error = reasonError(reasonNotHeld)

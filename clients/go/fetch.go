@@ -29,7 +29,7 @@ func (c *Client) fetch(ctx context.Context, futures []*Future, dst []byte) ([]Ob
 	for i := range left {
 		left[i] = i
 	}
-	deadline := time.Now().Add(fetchTimeout)
+	began := time.Now()
 	wait := 2 * time.Millisecond
 	for try := 0; ; try++ {
 		failed, err := c.fetchOnce(ctx, futures, left, try, out, dst)
@@ -50,7 +50,11 @@ func (c *Client) fetch(ctx context.Context, futures []*Future, dst []byte) ([]Ob
 				return nil, err
 			}
 		}
-		if time.Now().After(deadline) {
+		longest := fetchTimeout
+		if errors.Is(err, errAway) {
+			longest = max(longest, c.config.reconnect)
+		}
+		if time.Since(began) > longest {
 			return nil, fmt.Errorf("millrace: result of task %q cannot be read from any worker: %w", futures[failed[0]].key, err)
 		}
 		if !sleep(ctx, wait) {
@@ -60,6 +64,9 @@ func (c *Client) fetch(ctx context.Context, futures []*Future, dst []byte) ([]Ob
 		left = failed
 	}
 }
+
+// errAway: the scheduler could not be asked for the places of objects.
+var errAway = errors.New("the scheduler is away")
 
 // maxLocate is the largest number of tasks in one LocateObjects request.
 const maxLocate = 100_000
@@ -71,7 +78,10 @@ func (c *Client) locate(ctx context.Context, tasks []uint64) (*millracev1.Locate
 	for some := range slices.Chunk(tasks, maxLocate) {
 		located, err := c.service.LocateObjects(ctx, &millracev1.LocateObjectsRequest{TaskIds: some})
 		if err != nil {
-			return nil, callError(ctx, "LocateObjects", err)
+			if err = callError(ctx, "LocateObjects", err); errors.Is(err, ErrUnavailable) {
+				err = fmt.Errorf("%w: %w", errAway, err)
+			}
+			return nil, err
 		}
 		if n := len(located.GetObjects()); n != len(some) {
 			return nil, fmt.Errorf("millrace: LocateObjects: the scheduler answered %d places for %d tasks", n, len(some))

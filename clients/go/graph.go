@@ -215,7 +215,7 @@ func (g *GraphBuilder) Submit(ctx context.Context) (*GraphRun, error) {
 	defer c.futures.end()
 	var out millracev1.SubmitResponse
 	op := "Submit"
-	err = c.retry(ctx, op, func(ctx context.Context) error {
+	err = c.retryFor(ctx, op, c.config.reconnect, func(ctx context.Context) error {
 		out.Reset()
 		if len(g.chunks) == 1 {
 			return c.conn.Invoke(ctx, millracev1.SchedulerService_SubmitBatch_FullMethodName, wireMessage{header, g.chunks[0].tables, g.chunks[0].tasks}, &out)

@@ -6,7 +6,9 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -240,4 +242,146 @@ func TestFlushSaysThatReleasesAreQueued(t *testing.T) {
 	if err := c.Flush(ctx); err != nil {
 		t.Errorf("once the scheduler is back: %v", err)
 	}
+}
+
+// network dials a fake cluster, and can cut all connections.
+type network struct {
+	fake  *fakeCluster
+	mu    sync.Mutex
+	conns []net.Conn
+	down  bool
+}
+
+func (n *network) dial(ctx context.Context, _ string) (net.Conn, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.down {
+		return nil, errors.New("connection refused")
+	}
+	conn, err := n.fake.listener.DialContext(ctx)
+	if err == nil {
+		n.conns = append(n.conns, conn)
+	}
+	return conn, err
+}
+
+// set cuts all connections and refuses others, or admits them again.
+func (n *network) set(down bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.down = down
+	for _, conn := range n.conns {
+		_ = conn.Close() // the other end sees it
+	}
+	n.conns = nil
+}
+
+// testOutage runs a test with a client whose scheduler is away for this long, on a clock of the
+// test. The functions are called before the outage, at its beginning, and at once after its end.
+func testOutage(t *testing.T, long time.Duration, before, begin, end func(*testing.T, *Client), options ...Option) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		cut := &network{fake: newFake(t)}
+		c := cut.fake.dial(t, append(options, WithoutSharedMemory(), WithDialOptions(grpc.WithContextDialer(cut.dial)))...)
+		before(t, c)
+		cut.set(true)
+		begin(t, c)
+		time.Sleep(long) // of the test's own clock: this is the outage
+		cut.set(false)
+		end(t, c)
+	})
+}
+
+func submitted(t *testing.T, c *Client, op string) *Future {
+	t.Helper()
+	f, err := c.Submit(t.Context(), Native(op), Args(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// gRPC's own pauses between attempts to connect would have grown to two minutes.
+func TestASubmissionArrivesSoonAfterALongOutage(t *testing.T) {
+	var f *Future
+	testOutage(t, 5*time.Minute, func(*testing.T, *Client) {}, func(t *testing.T, c *Client) {
+		t.Helper()
+		f = submitted(t, c, "echo")
+	}, func(t *testing.T, _ *Client) {
+		t.Helper()
+		back := time.Now()
+		if err := f.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if waited := time.Since(back); waited > 5*time.Second {
+			t.Errorf("the task was accepted %v after the scheduler was back", waited)
+		}
+	})
+}
+
+func TestASubmissionFailsAfterTheReconnectTimeout(t *testing.T) {
+	var f *Future
+	testOutage(t, 5*time.Minute, func(*testing.T, *Client) {}, func(t *testing.T, c *Client) {
+		t.Helper()
+		f = submitted(t, c, "echo")
+	}, func(t *testing.T, c *Client) {
+		t.Helper()
+		if err := f.Wait(t.Context()); !errors.Is(err, ErrUnavailable) {
+			t.Errorf("after the longest outage: %v", err)
+		}
+		if err := submitted(t, c, "echo").Wait(t.Context()); err != nil {
+			t.Errorf("once the scheduler is back: %v", err)
+		}
+	}, WithReconnectTimeout(time.Minute))
+}
+
+// A result on a worker is read when the scheduler can be asked again where it is.
+func TestAFetchOutlivesAnOutage(t *testing.T) {
+	var f *Future
+	var got []float64
+	var fetched chan error // made in the bubble
+	testOutage(t, 5*time.Minute, func(t *testing.T, c *Client) {
+		t.Helper()
+		if f = submitted(t, c, "far"); f.Wait(t.Context()) != nil {
+			t.Fatal("the task has not succeeded")
+		}
+	}, func(t *testing.T, _ *Client) {
+		t.Helper()
+		fetched = make(chan error, 1)
+		go func() {
+			var err error
+			got, err = Get[[]float64](t.Context(), f)
+			fetched <- err
+		}()
+	}, func(t *testing.T, _ *Client) {
+		t.Helper()
+		if err := <-fetched; err != nil || !slices.Equal(got, []float64{1, 2, 3}) {
+			t.Errorf("%v, %v", got, err)
+		}
+	})
+}
+
+// startingScheduler reads its journal for some calls.
+type startingScheduler struct {
+	millracev1.UnimplementedSchedulerServiceServer
+	calls int
+}
+
+func (s *startingScheduler) OpenClient(context.Context, *millracev1.OpenClientRequest) (*millracev1.OpenClientResponse, error) {
+	if s.calls++; s.calls < 20 {
+		return nil, refuseAs(codes.Unavailable, reasonStarting, "the scheduler reads its journal: try again")
+	}
+	return &millracev1.OpenClientResponse{}, nil
+}
+
+// The time in which the scheduler reads its journal is not that of an outage.
+func TestCallsWaitForASchedulerThatReadsItsJournal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		scheduler := new(startingScheduler)
+		c := dialScheduler(t, scheduler, WithRetryTimeout(100*time.Millisecond))
+		if err := c.openLease(t.Context()); err != nil || scheduler.calls != 20 {
+			t.Errorf("%v after %d calls", err, scheduler.calls)
+		}
+		c.lease.Store(0)
+	})
 }

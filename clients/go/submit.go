@@ -427,7 +427,7 @@ func (c *Client) submitTo(ctx context.Context, graph uint64, body wireMessage) (
 	}
 	message := append(wireMessage{header}, body...)
 	var out millracev1.SubmitResponse
-	err = c.retry(ctx, "SubmitBatch", func(ctx context.Context) error {
+	err = c.retryFor(ctx, "SubmitBatch", c.config.reconnect, func(ctx context.Context) error {
 		out.Reset()
 		return c.conn.Invoke(ctx, millracev1.SchedulerService_SubmitBatch_FullMethodName, message, &out)
 	})

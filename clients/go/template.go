@@ -308,7 +308,7 @@ func (c *Client) runTemplate(ctx context.Context, t *Template, chunks [][]byte, 
 	var out millracev1.SubmitResponse
 	var definition []byte
 	for {
-		err := c.retry(ctx, "Submit", func(ctx context.Context) error {
+		err := c.retryFor(ctx, "Submit", c.config.reconnect, func(ctx context.Context) error {
 			out.Reset()
 			return c.sendInstances(ctx, append(wireMessage{header}, definition), chunks, &out)
 		})

@@ -271,6 +271,8 @@ func (c *Client) Watch(ctx context.Context, options WatchOptions) iter.Seq2[*mil
 				return
 			case errors.Is(err, ErrRevisionTooOld), life != 0 && errors.Is(err, ErrUnknownClient): // another life
 				after, life = 0, 0
+			case errors.Is(err, ErrSchedulerStarting):
+				deadline = time.Time{}
 			case ctx.Err() != nil || !errors.Is(err, ErrUnavailable) || time.Now().After(deadline):
 				yield(nil, err)
 				return
