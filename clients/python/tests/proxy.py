@@ -50,6 +50,10 @@ class Proxy(grpc.GenericRpcHandler):
         for _ in range(times):
             self.errors.setdefault(method, queue.SimpleQueue()).put((code, reason))
 
+    def left(self, method: str) -> bool:
+        """Returns whether calls of a method will still fail."""
+        return method in self.errors and not self.errors[method].empty()
+
     def close(self) -> None:
         self._server.stop(0).wait()
         self._channel.close()

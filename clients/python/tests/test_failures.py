@@ -349,7 +349,7 @@ def test_a_connection_that_breaks_drop_pool(cluster: LocalCluster, client: Clien
     log = tmp_path / "log"
     proxy = Forwarder(cluster.address)
     broken = Client(proxy.address, token=cluster.token)
-    broken.session.connection.timeout = 0.5  # only after the first connection
+    broken.session.connection.reconnect_timeout = 0.5  # only after the first connection
     proxy.break_after("up", 100_000)
     proxy.close()
     futures = broken.map(lambda t, path: note(path, t), ["x" * 10_000] * 60, path=log, pure=False)

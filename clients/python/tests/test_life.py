@@ -6,12 +6,13 @@ import contextlib
 import gc
 import os
 import random
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +52,12 @@ class Restartable:
 
     token = "for-the-test"
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *options: str) -> None:
         self.address = f"127.0.0.1:{fixed_port()}"
         self._environment = {**os.environ, "MILLRACE_TOKEN": self.token, "PYTHONPATH": python_path()}
         self._directory = directory
-        self.scheduler = self._run("scheduler", "--listen", self.address, "--http", "")
+        self._command = "scheduler", "--listen", self.address, "--http", "", *options
+        self.scheduler = self._run(*self._command)
         self.worker = self._run(
             "worker", "--address", self.address, "--workers", "1", "--memory-limit", "128MiB", "--device", "host",
             "--local-directory", str(directory), "--stop-grace", "1s", "--python", sys.executable,
@@ -73,7 +75,7 @@ class Restartable:
         self.scheduler.wait()
 
     def start(self) -> None:
-        self.scheduler = self._run("scheduler", "--listen", self.address, "--http", "")
+        self.scheduler = self._run(*self._command)
 
     def close(self) -> None:
         for process in (self.worker, self.scheduler):
@@ -349,23 +351,149 @@ def test_a_snapshot_in_parts(proxy: Proxy, cluster: LocalCluster, gate: Gate) ->
         assert whole and max(whole) >= 6
 
 
+def be_away(proxy: Proxy, client: Client) -> None:
+    """Makes the scheduler unreachable for the stream of updates."""
+    proxy.fail("Watch", grpc.StatusCode.UNAVAILABLE, times=10_000)
+    client.session._watcher.cancel()
+
+
+def test_futures_outlive_the_time_limit_of_calls(
+    proxy: Proxy, cluster: LocalCluster, gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A journal keeps the tasks of a scheduler that is away for long."""
+    with Client(proxy.address, token=cluster.token) as client:
+        running = client.submit(pass_through, gate, pure=False)
+        gate.wait()
+        client.session.connection.timeout = 0.1
+        be_away(proxy, client)
+        eventually(lambda: "still trying, for 600 s in all" in caplog.text)
+        assert running.status == "pending"
+        with pytest.raises(TimeoutError):
+            running.result(0.1)
+        # A task submitted meanwhile is pending, too: its tries take longer than the time limit.
+        proxy.fail("SubmitBatch", grpc.StatusCode.UNAVAILABLE, times=4)
+        meanwhile = client.submit(inc, 1, pure=False)
+        eventually(lambda: not proxy.left("SubmitBatch"))
+        proxy.errors.clear()
+        gate.open()
+        assert meanwhile.result(PATIENCE) == 2
+        assert running.result(PATIENCE) == "through"
+        assert "is back after" in caplog.text
+
+
 def test_a_scheduler_that_comes_back_late(cluster: LocalCluster) -> None:
-    """Waiting futures fail after the time limit, but the client continues to work."""
+    """Waiting futures fail after the longest outage, but the client continues to work."""
     proxy = Proxy(cluster.address)
     try:
-        with Client(proxy.address, token=cluster.token) as client:
+        with Client(proxy.address, token=cluster.token, reconnect_timeout="0.2 s") as client:
             never = client.submit(inc, 1, workers="nobody")
             client.session.flush()
-            client.session.connection.timeout = 0.1
-            proxy.fail("Watch", grpc.StatusCode.UNAVAILABLE, times=10_000)
-            client.session._watcher.cancel()
-            with pytest.raises(errors.SchedulerLostError, match="is gone"):
+            be_away(proxy, client)
+            with pytest.raises(errors.SchedulerLostError, match="reconnect_timeout"):
                 never.result(PATIENCE)
+            assert never.status == "lost"
             proxy.errors.clear()
             eventually(lambda: not client.session.silent_since)
             assert client.submit(inc, 1, pure=False).result(PATIENCE) == 2
     finally:
         proxy.close()
+
+
+def test_a_scheduler_that_reads_its_journal_is_not_away(cluster: LocalCluster) -> None:
+    proxy = Proxy(cluster.address)
+    starting = grpc.StatusCode.UNAVAILABLE, "SCHEDULER_STARTING"
+    try:
+        proxy.fail("OpenClient", *starting, times=3)
+        with Client(proxy.address, token=cluster.token) as client:
+            client.session.connection.timeout = client.session.connection.reconnect_timeout = 0.1
+            waits = client.submit(inc, 1, workers="nobody")
+            # No call was begun, so those that change something are repeated, too.
+            proxy.fail("PublishDataset", *starting, times=3)
+            future = client.submit(inc, 1, pure=False)
+            client.publish_dataset("once", future)
+            client.unpublish_dataset("once")
+            proxy.fail("Watch", *starting, times=6)
+            proxy.fail("SubmitBatch", *starting, times=6)
+            client.session._watcher.cancel()
+            assert client.submit(inc, 2, pure=False).result(PATIENCE) == 3
+            eventually(lambda: not proxy.left("Watch"))
+            eventually(lambda: not client.session.silent_since)
+            assert waits.status == "pending"
+    finally:
+        proxy.close()
+
+
+def test_a_result_far_away_while_the_scheduler_is_away(proxy: Proxy, cluster: LocalCluster) -> None:
+    """The limit of a wait for a result is not that of calls."""
+    with Client(proxy.address, token=cluster.token, shared_memory=False) as client:
+        far = client.submit(np.ones, 100_000)
+        assert far.exception(PATIENCE) is None
+        be_away(proxy, client)
+        eventually(lambda: client.session.silent_since)
+        proxy.close()
+        client.session.connection.timeout = 0.1
+        with pytest.raises(TimeoutError):
+            far.result(0.2)
+        asked = threading.Event()
+        call = client.session.connection.call
+
+        def limits(method: str, request: Any, *, timeout: float | None = None, keys: Iterable[str] = ()) -> Any:
+            if method == "LocateObjects":
+                assert timeout is not None and 100 < timeout <= 200
+                asked.set()
+                raise errors.SchedulerLostError("the test knows enough")
+            return call(method, request, timeout=timeout, keys=keys)
+
+        client.session.connection.call = limits
+        with pytest.raises(errors.SchedulerLostError, match="knows enough"):
+            far.result(200)
+        assert asked.is_set()
+
+
+def test_a_flush_does_not_wait_as_long_as_futures(proxy: Proxy, cluster: LocalCluster) -> None:
+    with Client(proxy.address, token=cluster.token) as client:
+        proxy.fail("SubmitBatch", grpc.StatusCode.UNAVAILABLE, times=10_000)
+        be_away(proxy, client)
+        eventually(lambda: client.session.silent_since)
+        client.session.connection.timeout = 0.1
+        queued = client.submit(inc, 1, pure=False)
+        with pytest.raises(errors.SchedulerLostError, match="is sent when it is back"):
+            client.session.flush()
+        proxy.errors.clear()
+        assert queued.result(PATIENCE) == 2
+
+
+def test_a_journal_keeps_what_waits_in_a_long_outage(
+    tmp_path: Path, gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    restartable = Restartable(tmp_path, "--journal", str(tmp_path / "journal"))
+    try:
+        with Client(restartable.address, token=restartable.token, timeout=60) as client:
+            client.wait_for_workers(1, timeout=PATIENCE)
+            running = client.submit(pass_through, gate, pure=False)
+            waiting = client.submit(str.upper, running)
+            gate.wait()
+            restartable.stop()
+            client.session.connection.timeout = 0.5
+            eventually(lambda: "still trying" in caplog.text)
+            meanwhile = client.submit(str.lower, waiting)
+            client.session.connection.timeout = 60
+            restartable.start()
+            gate.open()
+            assert client.gather([running, waiting, meanwhile], timeout=PATIENCE) == ["through", "THROUGH", "through"]
+    finally:
+        restartable.close()
+
+
+def test_futures_of_a_local_cluster_end_with_it() -> None:
+    """Nobody starts that scheduler again."""
+    with LocalCluster(1, memory_limit="64MiB", device="host") as own, Client(own) as client:
+        never = client.submit(inc, 1, workers="nobody")
+        client.session.flush()
+        assert own._process is not None
+        os.kill(own._process.pid, signal.SIGKILL)
+        with pytest.raises(errors.SchedulerLostError, match="the cluster was killed by signal 9"):
+            never.result(PATIENCE)
 
 
 def test_closing_does_not_wait_for_a_scheduler_that_is_away(restartable: Restartable) -> None:

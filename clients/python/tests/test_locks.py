@@ -256,6 +256,21 @@ def test_a_lock_that_was_lost_says_so() -> None:
             pass
 
 
+def test_a_wait_for_a_lock_outlives_the_time_limit_of_calls(cluster: LocalCluster) -> None:
+    proxy = Proxy(cluster.address)
+    try:
+        with Client(proxy.address, token=cluster.token) as client:
+            client.session.connection.timeout = 0.05
+            proxy.fail("Acquire", grpc.StatusCode.UNAVAILABLE, times=5)
+            lock = Lock("after-an-outage", client=client)
+            lock.acquire()
+            assert not proxy.left("Acquire")
+            client.session.connection.timeout = 30.0
+            lock.release()
+    finally:
+        proxy.close()
+
+
 def test_a_lock_can_be_released_after_the_release_has_failed(cluster: LocalCluster) -> None:
     proxy = Proxy(cluster.address)
     try:

@@ -154,8 +154,10 @@ class Client(
         scheduler_file: file that `millrace up` wrote.
         name: shown to people.
         namespace: of keys; "default" if empty. Clients of one namespace share equal keys.
-        timeout: longest wait for the scheduler to be reachable, in seconds, as a timedelta or as
-            text ("10s").
+        timeout: longest wait of a call for the scheduler to be reachable, in seconds, as a
+            timedelta or as text ("10s").
+        reconnect_timeout: how long the scheduler may be away until futures that wait, and tasks
+            that are to be submitted, fail with SchedulerLostError.
         n_workers, memory_limit, device: for a cluster that is started; and so are further
             arguments, which are those of LocalCluster.
         shared_memory: use the memory of workers on this host in place: large arrays that are
@@ -203,6 +205,7 @@ class Client(
         name: str = "",
         namespace: str = "",
         timeout: Seconds = 30.0,
+        reconnect_timeout: Seconds = 600.0,
         n_workers: int | None = None,
         memory_limit: str | float | None = "auto",
         device: str = "auto",
@@ -226,6 +229,7 @@ class Client(
             "connection_limit": connection_limit,
         })  # fmt: skip
         limit = min(_check.seconds(timeout, "timeout"), _LONGEST_WAIT)
+        away = min(_check.seconds(reconnect_timeout, "reconnect_timeout"), _LONGEST_WAIT)
         if token is not None:
             _check.text(token, "token")
         _check.text(name, "name", 256)
@@ -247,7 +251,13 @@ class Client(
             where = self.cluster.address, self.cluster.token
         try:
             session = Session(
-                *where, name=name, namespace=namespace, timeout=limit, shared_memory=shared_memory, show=show
+                *where,
+                name=name,
+                namespace=namespace,
+                timeout=limit,
+                reconnect_timeout=away,
+                shared_memory=shared_memory,
+                show=show,
             )
         except BaseException:
             if self._own_cluster and self.cluster is not None:

@@ -13,7 +13,7 @@ from typing import Any, cast
 import grpc
 
 from millrace import _check, errors
-from millrace._connection._connection import broke
+from millrace._connection._connection import broke, starting
 from millrace._connection._steps import Pause, Step, Steps
 from millrace._pb.millrace.v1 import coordination_pb2, value_pb2
 from millrace._session._session import Session
@@ -97,8 +97,12 @@ def ask(
             try:
                 answer = reply.answer()
             except grpc.RpcError as e:
-                silent = silent or time.monotonic()
-                if not (yield from _survive(session, e, method, request.client_id, silent)):
+                now = time.monotonic()
+                silent = now if starting(e) else silent or now
+                # A wait survives an outage as futures do, unless its time has passed.
+                of = session.connection
+                longest = of.reconnect_timeout if deadline is None or now < deadline else of.timeout
+                if not (yield from _survive(session, e, request.client_id, now - silent <= longest)):
                     raise errors.from_rpc(e, errors.call_name(method)) from None
                 continue
             silent = 0.0
@@ -122,12 +126,16 @@ def _met(answer: Any) -> bool:
     return bool(len(value)) if field.is_repeated else bool(value)
 
 
-def _survive(session: Session, error: grpc.RpcError, method: str, client_id: int, silent: float) -> Steps[bool]:
-    """Returns whether a call that failed is to be repeated."""
+def _survive(session: Session, error: grpc.RpcError, client_id: int, in_time: bool) -> Steps[bool]:
+    """Returns whether a call that failed is to be repeated. `in_time`: the scheduler may be away for
+    longer."""
     if errors.reason_of(error) == "UNKNOWN_CLIENT":
         session.replace_lease(client_id)
         return True
-    if not broke(error) or time.monotonic() - silent > session.connection.timeout:
+    code = error.code() if isinstance(error, grpc.Call) else None
+    # The call itself ends in time, so that there was no connection, or no answer.
+    away = broke(error) or (code == grpc.StatusCode.DEADLINE_EXCEEDED and not errors.reason_of(error))
+    if not (away and in_time):
         return False
     yield Pause(0.05, session.connection.ended)
     return True

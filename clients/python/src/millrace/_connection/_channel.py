@@ -14,6 +14,11 @@ _OPTIONS = (
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.use_local_subchannel_pool", 1),
+    # How soon a broken connection is tried again, at which intervals at most, and how long one
+    # attempt may take. gRPC's own limits are 2 minutes and 20 s.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.min_reconnect_backoff_ms", 10_000),
 )
 
 

@@ -23,8 +23,6 @@ from millrace._pb.millrace.v1 import (
     worker_calls_pb2,
 )
 
-#: How soon a broken connection is tried again, and at which intervals at most.
-_RECONNECT = (("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 2_000))
 #: Beginnings of the names of calls that are repeated if the connection breaks: they change nothing,
 #: or the same thing however often they are made.
 _REPEATABLE = (
@@ -42,22 +40,38 @@ _REPEATABLE = (
 )
 
 
+#: Reason of the errors of a scheduler that reads its journal.
+_STARTING = "SCHEDULER_STARTING"
+#: Pause between two calls to such a scheduler, in seconds.
+_STARTING_PAUSE = 0.2
+
+
 def broke(error: grpc.RpcError) -> bool:
     """Returns whether a call failed because there is no connection, or because it broke. Then the
-    scheduler may have received the call or not."""
+    scheduler may have received the call or not. Includes the errors of `starting`."""
     code = error.code() if isinstance(error, grpc.Call) else None
-    return code == grpc.StatusCode.UNAVAILABLE and not errors.reason_of(error)
+    return code == grpc.StatusCode.UNAVAILABLE and errors.reason_of(error) in ("", _STARTING)
+
+
+def starting(error: grpc.RpcError) -> bool:
+    """Returns whether the scheduler has answered that it still reads its journal. It has not begun
+    the call, and will be there soon: this time is not part of an outage."""
+    return errors.reason_of(error) == _STARTING
 
 
 class Connection:
     """A channel to the scheduler, with the token and the time limit of its calls."""
 
-    def __init__(self, address: str, token: str, timeout: float) -> None:
+    def __init__(self, address: str, token: str, timeout: float, reconnect_timeout: float) -> None:
         self.address, self.token = address, token
-        #: Longest wait for the scheduler to answer or to come back, in seconds.
+        #: Longest wait of a call for the scheduler to answer or to come back, in seconds.
         self.timeout = timeout
+        #: How long the scheduler may be away until futures and submissions fail, in seconds.
+        self.reconnect_timeout = reconnect_timeout
+        #: Monotonic time since which the stream of updates is broken; 0: it is open.
+        self.silent_since = 0.0
         self.metadata: tuple[tuple[str, str], ...] = (("authorization", f"Bearer {token}"),) if token else ()
-        self._channel = open_channel(address, *_RECONNECT)
+        self._channel = open_channel(address)
         self.stub = scheduler_service_pb2_grpc.SchedulerServiceStub(self._channel)
         # Further services. No name of a method is in two services.
         self._others = (
@@ -92,7 +106,10 @@ class Connection:
                     ) from None
                 # wait_for_ready would report only a timeout, without the cause.
                 refused = isinstance(e, grpc.Call) and e.code() == grpc.StatusCode.UNAVAILABLE
-                if not refused or time.monotonic() + pause > deadline:
+                begins = starting(e)
+                if begins:
+                    deadline = time.monotonic() + self.timeout
+                if not refused or (not begins and time.monotonic() + pause > deadline):
                     raise errors.from_rpc(e, f"cannot join the cluster at {self.address}") from None
             self.ended.wait(pause)
             pause = min(pause * 1.5, 0.5)
@@ -102,8 +119,15 @@ class Connection:
         return self.stub.OpenClient(request, metadata=self.metadata, timeout=max(self.timeout, 1.0))
 
     def call(self, method: str, request: Any, *, timeout: float | None = None, keys: Iterable[str] = ()) -> Any:
-        """Makes a unary call, and translates errors. `keys`: those of the request, which an error
-        names as users write them."""
+        """Makes a unary call, and translates errors.
+
+        Args:
+            method: its name.
+            request: its request.
+            timeout: longest time, in seconds. Default: `timeout` of the client, 30 s at least; the
+                time in which the scheduler reads its journal is not counted.
+            keys: those of the request, which an error names as users write them.
+        """
         self.check_open()
         limit = timeout or max(self.timeout, 30.0)
         deadline = time.monotonic() + limit
@@ -119,12 +143,17 @@ class Connection:
                         f"{name}: the scheduler at {self.address} gave no answer within {limit:g} s: "
                         "see with 'millrace status' whether it runs and can be reached"
                     ) from None
-                if not broke(e) or not method.startswith(_REPEATABLE) or time.monotonic() > deadline:
+                begins = starting(e)
+                if begins and timeout is None:
+                    deadline = time.monotonic() + limit
+                repeatable = begins or (broke(e) and method.startswith(_REPEATABLE))
+                if not repeatable or time.monotonic() > deadline:
                     raise errors.from_rpc(e, name, keys) from None
+                pause = _STARTING_PAUSE if begins else 0.02
             except ValueError as e:  # grpcio's error for a closed channel
                 raise errors.SchedulerLostError(f"{name}: the client is closed") from e
-            # The connection broke during the call. The next attempt waits for another one.
-            self.ended.wait(0.02)
+            # If the connection broke during the call, the next attempt waits for another one.
+            self.ended.wait(pause)
             self.check_open()
 
     def _method(self, name: str) -> Any:

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import grpc
 
 from millrace import errors
-from millrace._connection._connection import Connection
+from millrace._connection._connection import Connection, broke, starting
 from millrace._connection._lease import Lease
 from millrace._pb.millrace.v1 import submission_pb2, task_calls_pb2, task_pb2
 from millrace._session._messages import BATCH_TASKS, carrying, defining, submission
@@ -142,19 +142,29 @@ class Sender:
             self._commands.put(state)
 
     def flush(self) -> None:
-        """Waits until everything queued so far was sent and answered."""
+        """Waits until everything queued so far was sent and answered. Raises if the scheduler is
+        away for the time limit of calls; what is queued stays so."""
         done = threading.Event()
         self._commands.put(done)
-        self.wait_for(done)
+        self.wait_for(done, self._connection.timeout)
 
-    def wait_for(self, answered: threading.Event) -> None:
+    def wait_for(self, answered: threading.Event, longest: float | None = None) -> None:
         """Waits for the sending thread. Raises if that thread has ended: commands queued after its
-        end are never answered."""
-        closed = self._connection
-        while not answered.wait(1.0 if not closed.closed else 0.0):
-            if self.thread.is_alive() or answered.is_set():
+        end are never answered. Raises also if the scheduler is away for `longest` seconds
+        meanwhile; None: until the commands fail."""
+        connection, began = self._connection, time.monotonic()
+        while not answered.wait(1.0 if not connection.closed else 0.0):
+            if answered.is_set():
                 continue
-            closed.check_open()
+            if self.thread.is_alive():
+                silent = connection.silent_since
+                if longest is not None and silent and time.monotonic() - max(silent, began) > longest:
+                    raise errors.SchedulerLostError(
+                        f"the scheduler at {connection.address} has been away for {time.monotonic() - silent:.0f} s: what "
+                        "this client has submitted is sent when it is back"
+                    )
+                continue
+            connection.check_open()
             raise errors.SchedulerLostError(
                 "the thread that sends the tasks of this client has ended by an error, which it printed: open a new client"
             )
@@ -321,7 +331,7 @@ class Sender:
     def _transmit_to(self, graph: int, client_id: int, batch: _Batch) -> None:
         specs, trace = batch.specs, batch.trace
         if self._owed:
-            self.settle_releases({spec.key for spec in specs})
+            self.settle_releases({spec.key for spec in specs}, self._connection.reconnect_timeout)
         chunks, functions = submission(
             batch.plain, client_id=client_id, graph=graph, known=self.sent_functions, instances=batch.instances
         )
@@ -361,11 +371,16 @@ class Sender:
             del self._graphs[next(iter(self._graphs))]
 
     def _submit(self, chunks: list[submission_pb2.SubmitRequest], trace: Trace) -> Any:
-        """Sends a submission. Repeats it with the same request_id if the scheduler cannot be
-        reached, or has no room now."""
+        """Sends a submission. Repeats it with the same request_id if the scheduler is away, refuses
+        it for the moment, or has no room now."""
         connection = self._connection
         now = time.monotonic()
-        deadline, full_deadline = now + connection.timeout, now + FULL_SECONDS
+        refused_until, full_until = now + connection.timeout, now + FULL_SECONDS
+        away_until = now + connection.reconnect_timeout
+        if connection.silent_since:
+            # The outage has begun before: it ends for all tasks together, at the earliest when the
+            # time limit of calls has passed.
+            away_until = max(connection.silent_since + connection.reconnect_timeout, refused_until)
         pause = 0.05
         while True:
             try:
@@ -376,10 +391,11 @@ class Sender:
                 code = e.code() if isinstance(e, grpc.Call) else None
                 if connection.closed or not (full or code == grpc.StatusCode.UNAVAILABLE):
                     raise
-                if now > (full_deadline if full else deadline):
+                begins = starting(e)
+                if not begins and now > (full_until if full else away_until if broke(e) else refused_until):
                     raise
-                if full:
-                    deadline = now + connection.timeout
+                if full or begins:
+                    away_until, refused_until = now + connection.reconnect_timeout, now + connection.timeout
             if full:
                 self._make_room()
             # Random between half and all of the pause, so that clients that were refused together
@@ -446,11 +462,11 @@ class Sender:
                     del self._owed[task]
             self._owed_pause = 0.0
 
-    def settle_releases(self, keys: set[str]) -> None:
+    def settle_releases(self, keys: set[str], timeout: float) -> None:
         """Sends the outstanding releases of these keys before the keys are held again. Otherwise
         the scheduler would take the new hold for the old one, and would not report a task that has
-        already ended."""
-        deadline = time.monotonic() + self._connection.timeout
+        already ended. Raises SchedulerLostError after `timeout` seconds."""
+        deadline = time.monotonic() + timeout
         while not keys.isdisjoint(self._owed.values()):
             self._repeat()
             if not self._owed:

@@ -18,7 +18,7 @@ import grpc
 from millrace import errors
 from millrace._connection import _slot
 from millrace._connection._callbacks import run
-from millrace._connection._connection import Connection, broke
+from millrace._connection._connection import Connection, broke, starting
 from millrace._connection._lease import Lease
 from millrace._connection._pool import Pool
 from millrace._connection._steps import Steps
@@ -89,6 +89,7 @@ class Session:
         name: str,
         namespace: str,
         timeout: float,
+        reconnect_timeout: float = 600.0,
         shared_memory: bool,
         show: Callable[[TaskLine], object] | None = None,
     ) -> None:
@@ -100,7 +101,7 @@ class Session:
         #: True if the client with this session is an AsyncClient.
         self.asynchronous = False
         #: Calls to the scheduler.
-        self.connection = Connection(address, token, timeout)
+        self.connection = Connection(address, token, timeout, reconnect_timeout)
         self._opening = client_pb2.OpenClientRequest(
             name=name,
             namespace=namespace,
@@ -118,8 +119,9 @@ class Session:
         # Held while the lease is replaced, while tasks are held by key, and while a release is
         # repeated: these operations exclude each other. Taken before `changed`.
         self._holding = threading.RLock()
-        self._sender = Sender(self.connection, self._lease, self._tasks, self._renew_in_time, self._holding)
-        self._watcher = Watcher(self.connection, self._lease, self._tasks, self._renew)
+        renew = partial(self._renew_in_time, timeout=reconnect_timeout)
+        self._sender = Sender(self.connection, self._lease, self._tasks, renew, self._holding)
+        self._watcher = Watcher(self.connection, self._lease, self._tasks, self._renew, self._cluster_end)
         self._explainer = Explainer(self.connection)
         self._result_holds = ResultHolds(self.connection, self._lease, self._tasks, self.release)
         self._make_parts(share=shared_memory)
@@ -189,7 +191,7 @@ class Session:
     @property
     def silent_since(self) -> float:
         """Monotonic time since which the scheduler has not answered; 0: it answers."""
-        return self._watcher.silent_since
+        return self.connection.silent_since
 
     @property
     def renewals(self) -> int:
@@ -260,26 +262,42 @@ class Session:
             if self.output is not None:
                 self.output.lease_replaced()
             calls = self._tasks.replace_lease(opened)
-            self._watcher.silent_since = 0.0
             self._watcher.cancel()  # the stream may still wait with the old lease
         name = f"client {self._opening.name}" if self._opening.name else "a client without a name"
         _log.warning("%s at %s: new lease, because %s", name, self.address, self._lease.renewed_because)
         run(calls)
 
-    def _renew_in_time(self, client_id: int) -> None:
-        """Is `_renew`, repeated for the time limit of calls if the connection breaks. The thread of
-        updates does not use it: it repeats `_renew` itself, and reports a scheduler that is
-        away."""
-        deadline = time.monotonic() + self.connection.timeout
+    def _renew_in_time(self, client_id: int, timeout: float | None = None) -> None:
+        """Is `_renew`, repeated if the connection breaks, for the time limit of calls, or `timeout`
+        seconds. The thread of updates does not use it: it repeats `_renew` itself, and reports a
+        scheduler that is away."""
+        limit = self.connection.timeout if timeout is None else timeout
+        deadline = time.monotonic() + limit
         pause = 0.02
         while True:
             try:
                 return self._renew(client_id)
             except grpc.RpcError as e:
-                if self.closed or not broke(e) or time.monotonic() > deadline:
+                begins = starting(e)
+                if self.closed or not broke(e) or (not begins and time.monotonic() > deadline):
                     raise
+                if begins:
+                    deadline = time.monotonic() + limit
             self.connection.ended.wait(pause)
             pause = min(2 * pause, 0.5)
+
+    def _cluster_end(self) -> str:
+        """Returns why the client's local cluster has ended; empty if it has not, or if the client
+        has joined another cluster."""
+        owner = self.owner
+        client = owner.sync if owner is not None and self.asynchronous else owner
+        cluster = None if client is None else client.cluster
+        try:
+            if cluster is not None:
+                cluster.check()
+        except errors.ClusterStartError as e:
+            return str(e)
+        return ""
 
     def _in_own_thread(self) -> bool:
         """Returns whether the caller runs in a thread that delivers updates or commands: a wait
@@ -426,7 +444,7 @@ class Session:
         # first.
         self.flush()
         with self._holding:
-            self._sender.settle_releases({s.key for s in states})
+            self._sender.settle_releases({s.key for s in states}, self.connection.timeout)
             client_id = self.client_id
             tasks = task_pb2.TaskSet(keys=[s.key for s in states])
             request = task_calls_pb2.HoldTasksRequest(client_id=client_id, tasks=tasks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -10,10 +11,12 @@ from typing import Any
 import grpc
 
 from millrace import errors
-from millrace._connection._connection import Connection
+from millrace._connection._connection import Connection, starting
 from millrace._connection._lease import Lease
 from millrace._pb.millrace.v1 import watch_pb2
 from millrace._task_states._task_table import TaskTable
+
+_log = logging.getLogger("millrace")
 
 
 class Watcher:
@@ -24,12 +27,19 @@ class Watcher:
         lease: the lease whose tasks are watched.
         tasks: the states that updates are applied to.
         renew: as for Sender.
+        gone: returns why the scheduler will never come back; empty if it may.
     """
 
-    def __init__(self, connection: Connection, lease: Lease, tasks: TaskTable, renew: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        lease: Lease,
+        tasks: TaskTable,
+        renew: Callable[[int], None],
+        gone: Callable[[], str],
+    ) -> None:
         self._connection, self._lease, self._tasks, self._renew = connection, lease, tasks, renew
-        #: Monotonic time since which the scheduler has not answered; 0: it answers.
-        self.silent_since = 0.0
+        self._outage = _Outage(connection, tasks, gone)
         #: The call of the open stream; None before the first one.
         self.stream: Any = None
         #: The reading thread.
@@ -44,11 +54,11 @@ class Watcher:
     def _run(self) -> None:
         connection, lease = self._connection, self._lease
         pause = 0.05
-        told = False  # futures were failed because the scheduler is away
         while not connection.closed:
             client_id = lease.client_id
             request = watch_pb2.WatchRequest(client_id=client_id, after_revision=self._tasks.revision, life=lease.life)
             code, reason = grpc.StatusCode.UNAVAILABLE, ""
+            begins = False  # the scheduler reads its journal
             try:
                 self._tasks.begin_snapshot()
                 self.stream = connection.watch(request)
@@ -57,10 +67,12 @@ class Watcher:
                         reason = "UNKNOWN_CLIENT"
                         self.stream.cancel()
                         break
-                    self.silent_since, pause, told = 0.0, 0.05, False
+                    pause = 0.05
+                    self._outage.ended()
                     self._tasks.receive(response, client_id)
             except grpc.RpcError as e:
                 code, reason = e.code() if isinstance(e, grpc.Call) else None, errors.reason_of(e)
+                begins = starting(e)
             except ValueError:
                 return  # the channel was closed
             if connection.closed:
@@ -70,19 +82,72 @@ class Watcher:
                     self._renew(client_id)
                     continue
                 except grpc.RpcError as e:
-                    code = e.code() if isinstance(e, grpc.Call) else None
+                    code, begins = e.code() if isinstance(e, grpc.Call) else None, starting(e)
                 except ValueError:
                     return
             if code == grpc.StatusCode.OUT_OF_RANGE:
                 self._tasks.revision = 0  # the revision is too old: begin with a snapshot
                 continue
-            now = time.monotonic()
-            self.silent_since = self.silent_since or now
-            refused = code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
-            if not told and (refused or now - self.silent_since > connection.timeout):
-                told = True
-                self._tasks.lose(
-                    f"the scheduler at {connection.address} is gone, or does not take this client any more ({code})"
-                )
+            self._outage.goes_on(code, begins=begins)
             connection.ended.wait(pause)
             pause = min(pause * 2, 1.0)
+
+
+class _Outage:
+    """A time without a scheduler: tells the user of it, and fails the tasks when it is over their
+    limit. Only the watching thread uses it.
+
+    Args:
+        connection: the scheduler.
+        tasks: the tasks.
+        gone: as for Watcher.
+    """
+
+    def __init__(self, connection: Connection, tasks: TaskTable, gone: Callable[[], str]) -> None:
+        self._connection, self._tasks, self._gone = connection, tasks, gone
+        # Monotonic time of the last sign of life, and seconds of silence until the next notice; 0:
+        # none was given.
+        self._alive, self._notice = 0.0, 0.0
+        self._lost = False  # the tasks were failed
+
+    def ended(self) -> None:
+        """Notes that the scheduler answers."""
+        connection = self._connection
+        since, connection.silent_since = connection.silent_since, 0.0
+        if since and self._notice:
+            _log.warning("the scheduler at %s is back after %.0f s", connection.address, time.monotonic() - since)
+        self._notice, self._lost = 0.0, False
+
+    def goes_on(self, code: grpc.StatusCode | None, *, begins: bool) -> None:
+        """Notes that the stream of updates could not be opened. `begins`: the scheduler is there,
+        and reads its journal."""
+        connection = self._connection
+        now = time.monotonic()
+        if not connection.silent_since:
+            connection.silent_since = self._alive = now
+        if begins:
+            self._alive = now
+        if self._lost:
+            return
+        away = now - connection.silent_since
+        refused = code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+        if refused:
+            why = f"the scheduler at {connection.address} does not take this client any more ({code})"
+        elif now - self._alive > connection.reconnect_timeout:
+            why = (
+                f"the scheduler at {connection.address} has been away for {away:.0f} s, longer than the client's "
+                "reconnect_timeout: see with 'millrace status' whether it runs; then submit the tasks again"
+            )
+        else:
+            why = self._gone()
+        if why:
+            self._lost = True
+            self._tasks.lose(why)
+        elif away >= max(self._notice, connection.timeout) and self._tasks.waits():
+            self._notice = 2 * away
+            _log.warning(
+                "the scheduler at %s has been away for %.0f s; still trying%s",
+                connection.address,
+                away,
+                ": it reads its journal" if begins else f", for {connection.reconnect_timeout:g} s in all",
+            )

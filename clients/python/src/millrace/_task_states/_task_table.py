@@ -93,6 +93,12 @@ class TaskTable:
             counts = ((s.key, s.refs - len(s.releases)) for s in self._states.values())
             return {key: count for key, count in counts if count > 0}
 
+    def waits(self) -> bool:
+        """Returns whether there are tasks that have not ended, also tasks that were not accepted
+        yet."""
+        with self.changed:
+            return any(not state.done for state in self._states.values())
+
     def held_again(self, ids: Iterable[int]) -> set[int]:
         """Returns those of these tasks that are held."""
         with self.changed:

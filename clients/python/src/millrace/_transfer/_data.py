@@ -43,6 +43,8 @@ _NEWS_SECONDS = 5.0
 _TRANSFER_SECONDS = 600.0
 #: A fetch fails if the tasks have ended but no result arrives for this time, in seconds.
 FETCH_SECONDS = 60.0
+#: Time for the scheduler to tell where results are, in seconds, if the caller's has passed.
+_LOCATE_SECONDS = 5.0
 #: Most objects of one request to a worker.
 _MOST_READ = 10_000
 #: Objects up to this size, in bytes, are written by gRPC: it takes one call instead of two.
@@ -256,6 +258,10 @@ class DataPlane:
                 confirmed = True
                 self._confirm_lease()
                 continue
+            except errors.SchedulerLostError as e:
+                if deadline is None or time.monotonic() < deadline:
+                    raise
+                raise TimeoutError(f"{len(left)} results did not arrive in {timeout:g} s: {e}") from e
             if left:
                 key = states[left[0]].key
                 if deadline is not None and time.monotonic() > deadline:
@@ -284,7 +290,12 @@ class DataPlane:
         far = self._borrow_known(states, far, out, copy)
         if not far:
             return []
-        places, addresses = self._locator.locate([states[i].id for i in far])
+        limit = self._locator.reconnect_timeout
+        if deadline is not None:
+            # A scheduler that answers has some time for it, however short the caller's is.
+            least = 0.01 if self._locator.silent else _LOCATE_SECONDS
+            limit = min(max(deadline - time.monotonic(), least), limit)
+        places, addresses = self._locator.locate([states[i].id for i in far], limit)
         groups: dict[str, list[tuple[int, Any]]] = {}
         again: list[int] = []
         for i, place in zip(far, places, strict=True):

@@ -75,14 +75,24 @@ class Locator:
         with self._lock:
             return dict(self._addresses)
 
-    def locate(self, tasks: Sequence[int]) -> tuple[Sequence[Any], dict[int, str]]:
+    @property
+    def silent(self) -> bool:
+        """True while the scheduler is away."""
+        return bool(self._connection.silent_since)
+
+    @property
+    def reconnect_timeout(self) -> float:
+        """How long the scheduler may be away, in seconds."""
+        return self._connection.reconnect_timeout
+
+    def locate(self, tasks: Sequence[int], timeout: float | None = None) -> tuple[Sequence[Any], dict[int, str]]:
         """Returns the locations of results in the order of the tasks, and the data addresses of the
-        workers in them by id."""
+        workers in them by id. `timeout`: as for `Connection.call`."""
         places: list[Any] = []
         found: dict[int, str] = {}
         for at in range(0, len(tasks), _MOST_LOCATED):
             request = task_calls_pb2.LocateObjectsRequest(task_ids=tasks[at : at + _MOST_LOCATED])
-            located = self._connection.call("LocateObjects", request)
+            located = self._connection.call("LocateObjects", request, timeout=timeout)
             places += located.objects
             found.update((w.worker_id, w.data_address) for w in located.workers)
         with self._lock:
