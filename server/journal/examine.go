@@ -15,6 +15,8 @@ type Entry struct {
 	Batch  uint64
 	File   string
 	Offset int
+	// Snapshot: it is a row of a snapshot.
+	Snapshot bool
 }
 
 // Report says what a journal has.
@@ -22,10 +24,12 @@ type Report struct {
 	// Begun is the last start of a scheduler; nil: there is none. Starts counts them.
 	Begun  *Begun
 	Starts int
-	// Segments are the files that were read. Batches are whole, and the first one has number 1.
+	// Segments are the files of the log that were read. They have so many whole batches.
 	Segments []SegmentReport
 	Batches  uint64
 	Records  int
+	// Snapshot is the file that takes the place of what was logged before; nil: there is none.
+	Snapshot *SegmentReport
 	// First and Last are the times of records.
 	First, Last time.Time
 	// Values are the different long values, with ValueBytes together.
@@ -54,6 +58,9 @@ type SegmentReport struct {
 	Records int
 }
 
+// errReplaced says that a scheduler has removed what was about to be read.
+var errReplaced = errors.New("journal: the scheduler has taken a snapshot meanwhile, and removed what it replaces: try again")
+
 // Examine reads all of a journal, and calls visit for each record. It changes nothing. live says
 // that a scheduler may be writing meanwhile: then a torn end is none. An error of visit ends it.
 func Examine(files Files, live bool, visit func(Entry) error) (*Report, error) {
@@ -75,28 +82,37 @@ func examine(files Files, live bool, visit func(Entry) error) (*Report, *history
 	records := map[string]int{}
 	err = h.read(func(at time.Time, r Record, batch uint64, offset int) error {
 		if begun, ok := r.(*Begun); ok {
-			report.Begun, report.Starts = begun, report.Starts+1
+			if report.Begun == nil || report.Begun.Starts != begun.Starts { // A snapshot repeats it.
+				report.Starts++
+			}
+			report.Begun = begun
 		}
 		if report.Records == 0 {
 			report.First = at
 		}
 		report.Records, report.Last = report.Records+1, at
-		e := Entry{at, r, batch, segmentName(h.next), offset}
+		e := Entry{at, r, batch, h.file, offset, h.file == snapshotName(h.base)}
 		records[e.File]++
 		return visit(e)
 	})
+	if live && err != nil {
+		if again, changed := arrange(files); changed == nil && again.base != h.base {
+			return report, h, errReplaced
+		}
+	}
 	for i := range h.segments {
 		s := &h.segments[i]
 		report.Segments = append(report.Segments, SegmentReport{s.name, s.size, records[s.name]})
 	}
-	report.Batches, report.Values = h.next-1, len(h.places)
-	for _, p := range h.places { // order-free: a sum
-		report.ValueBytes += uint64(p.size)
+	report.Batches, report.Values, report.ValueBytes = h.next-max(1, h.base), len(h.places), sizeOf(h.places)
+	if h.base > 0 {
+		report.Snapshot = &SegmentReport{snapshotName(h.base), int(h.snapshot.size), h.snapshot.records}
+		report.Records -= h.snapshot.records
 	}
 	if errors.As(err, &report.Damage) {
 		err = nil
 	} else if n := h.torn(); n > 0 {
-		report.Torn = &DamageError{h.tail().name, int64(h.tail().end), fmt.Sprintf("the last %d bytes are no whole batch", n)}
+		report.Torn = &DamageError{File: h.tail().name, Offset: int64(h.tail().end), Cause: fmt.Sprintf("the last %d bytes are no whole batch", n)}
 	}
 	if live {
 		report.Torn = nil
@@ -126,6 +142,10 @@ func examine(files Files, live bool, visit func(Entry) error) (*Report, *history
 // ErrNothingWhole is the error of Cut if it would keep nothing.
 var ErrNothingWhole = errors.New("journal: nothing is whole before the damage: restore the directory from a copy, or remove it to begin a new cluster")
 
+// ErrSnapshotNeeds is the error of Cut if a snapshot, or the part of the log that it needs, is
+// damaged.
+var ErrSnapshotNeeds = errors.New("journal: the damage is in the snapshot, or in the part of the log without which it is of no use: " + snapshotRemedy)
+
 // Cut makes a damaged journal whole: it removes all that is behind the first damage, or a torn end.
 // It keeps a copy of each segment that it changes or removes, under a name with the suffix, which
 // it returns. A crash within Cut leaves the journal damaged, and Cut may be called again.
@@ -136,6 +156,9 @@ func Cut(files Files, suffix string) (copies []string, err error) {
 	}
 	if h.next == 1 {
 		return nil, ErrNothingWhole
+	}
+	if h.base > 0 && h.next <= max(h.snapshot.ended.Until, h.base) {
+		return nil, ErrSnapshotNeeds
 	}
 	names, _, err := segments(files)
 	if err != nil {

@@ -219,6 +219,26 @@ func TestLongValuesShareASync(t *testing.T) {
 	}
 }
 
+// If no further file of values can be made, the one before is kept: it has values.
+func TestAFileOfValuesThatCannotBeMadeHarmsNoOther(t *testing.T) {
+	files := newDisk()
+	j, _ := opened(t, files, 1)
+	write(t, j, long(1, largeBytes))
+	files.mu.Lock()
+	files.failOpen = 1
+	files.mu.Unlock()
+	if err := j.Wait(t.Context(), j.Append(time.Now(), long(2, largeBytes))); err == nil {
+		t.Error("no file was made, and the value is durable")
+	}
+	write(t, j, numbered(3))
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if had, _, err := reread(files); err != nil || len(had) != 3 {
+		t.Errorf("%d records, %v", len(had), err)
+	}
+}
+
 // Power is lost at each change of the disk in turn. All that was acknowledged before is read again.
 func TestPowerIsLostAtEachChange(t *testing.T) {
 	for _, segment := range []int{1, 300, 1 << 20} {
@@ -295,19 +315,8 @@ func record(n int) Record {
 // A directory of format 1 has segments without a salt, and a file for each long value. It goes on
 // in format 2.
 func TestADirectoryOfFormat1GoesOn(t *testing.T) {
-	files := newDisk()
-	from := os.DirFS("testdata/format1")
-	names, err := fs.Glob(from, "*")
-	if err != nil || len(names) != 3 {
-		t.Fatalf("%q, %v", names, err)
-	}
-	for _, name := range names {
-		data, err := fs.ReadFile(from, name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		files.files[name] = &diskContent{data, bytes.Clone(data), len(data)}
-	}
+	files := format1(t)
+	names, _ := files.List()
 	value := bytes.Repeat([]byte("v"), largeBytes)
 	want := []Record{numbered(1), &DatasetPublished{Number: 1, Name: "d", Value: value}, numbered(2), numbered(3), &DatasetPublished{Number: 2, Value: value}, long(3, largeBytes)}
 	j, had := opened(t, files, 1<<20)
@@ -322,13 +331,32 @@ func TestADirectoryOfFormat1GoesOn(t *testing.T) {
 	if err != nil || len(again) != 7 || !reflect.DeepEqual(again[1:], want) || log != "" {
 		t.Errorf("%d records, %v\n%s", len(again), err, log)
 	}
-	if _, err := fs.Stat(from, names[2]); err != nil || len(files.files) != 5 {
-		t.Errorf("%d files, %v", len(files.files), err)
+	if len(files.files) != 5 {
+		t.Errorf("%d files", len(files.files))
 	}
 	delete(files.files, names[2])
 	if _, _, err := reread(files); err == nil || !strings.Contains(err.Error(), names[2]) || !strings.Contains(err.Error(), "missing") {
 		t.Errorf("without the value: %v", err)
 	}
+}
+
+// format1 returns a directory of format 1.
+func format1(t *testing.T) *disk {
+	t.Helper()
+	files := newDisk()
+	from := os.DirFS("testdata/format1")
+	names, err := fs.Glob(from, "*")
+	if err != nil || len(names) != 3 {
+		t.Fatalf("%q, %v", names, err)
+	}
+	for _, name := range names {
+		data, err := fs.ReadFile(from, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files.files[name] = &diskContent{data, bytes.Clone(data), len(data)}
+	}
+	return files
 }
 
 // While one batch is synced, the next one is prepared if it is full.

@@ -19,6 +19,8 @@ type Files interface {
 	Read(name string) ([]byte, error)
 	// ReadPart returns bytes of a file. It is an error if the file is too short.
 	ReadPart(name string, offset, size int64) ([]byte, error)
+	// Size returns the length of a file.
+	Size(name string) (int64, error)
 	// Append opens a file for writing at its end, and makes it if there is none.
 	Append(name string) (File, error)
 	Rename(from, to string) error
@@ -187,6 +189,15 @@ func (d *Directory) ReadPart(name string, offset, size int64) ([]byte, error) {
 	part := make([]byte, size)
 	_, err = file.ReadAt(part, offset)
 	return part, err
+}
+
+// Size returns the length of a file.
+func (d *Directory) Size(name string) (int64, error) {
+	info, err := os.Stat(filepath.Join(d.path, name))
+	if err != nil {
+		return 0, err
+	}
+	return info.Size(), nil
 }
 
 // Append opens a file for writing at its end.

@@ -23,6 +23,8 @@ type disk struct {
 	// failWrite and failSync count down the calls until one fails; 0: none fails. A write that
 	// fails writes half of its bytes. fullBytes, if not 0, bounds the bytes of all files.
 	failWrite, failSync, fullBytes int
+	// failOpen counts down the files that are made until one cannot be.
+	failOpen int
 	// stopAt is the number of the change from which on all fail; 0: none. changes counts them.
 	stopAt, changes int
 	syncs           int
@@ -74,11 +76,16 @@ func (d *disk) ReadPart(name string, offset, size int64) ([]byte, error) {
 	return data[offset : offset+size], nil
 }
 
+func (d *disk) Size(name string) (int64, error) {
+	data, err := d.Read(name)
+	return int64(len(data)), err
+}
+
 func (d *disk) Append(name string) (File, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.files[name] == nil {
-		if d.change() {
+		if d.change() || d.fails(&d.failOpen) {
 			return nil, errDisk
 		}
 		d.files[name] = &diskContent{}

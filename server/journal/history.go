@@ -21,6 +21,11 @@ type history struct {
 	// places are those of the values. loaded has the long values of one batch.
 	places map[hash]place
 	loaded map[hash][]byte
+	// base is the number of the snapshot that was read; 0: none. snapshot says what it has.
+	base     uint64
+	snapshot snapshotRead
+	// file is the one that is being read.
+	file string
 	// segments are those that were read. body is the last batch of the last one.
 	segments []segment
 	body     []byte
@@ -49,39 +54,96 @@ func numberOf(name string) (uint64, error) {
 	return strconv.ParseUint(name, 10, 64)
 }
 
-// segments lists the segments, in order, and the numbers of their first batches.
-func segments(files Files) (names []string, firsts []uint64, err error) {
+// layout is what a journal has of segments and snapshots.
+type layout struct {
+	// base is the number of the newest snapshot, which is that of the first batch behind its
+	// beginning; 0: there is none.
+	base uint64
+	// names are the segments that count, in order, and firsts the numbers of their first batches.
+	names  []string
+	firsts []uint64
+	// old are the segments and snapshots that do not count, since a newer snapshot has all of them,
+	// and what is left of snapshots that did not become whole.
+	old []string
+}
+
+// arrange finds out what a journal has.
+func arrange(files Files) (l layout, err error) {
 	all, err := files.List()
 	if err != nil {
-		return nil, nil, fmt.Errorf("journal: list the files: %w", err)
+		return l, fmt.Errorf("journal: list the files: %w", err)
 	}
 	slices.Sort(all)
 	for _, name := range all {
+		text, ok := strings.CutSuffix(name, snapshotSuffix)
+		if !ok {
+			continue
+		}
+		number, err := numberOf(text)
+		if err != nil || number == 0 {
+			return l, fmt.Errorf("journal: %s: its name is not the number of a batch: move it away", name)
+		}
+		if l.base > 0 {
+			l.old = append(l.old, snapshotName(l.base))
+		}
+		l.base = number
+	}
+	for _, name := range all {
 		text, ok := strings.CutSuffix(name, segmentSuffix)
+		if name == snapshotPart {
+			l.old = append(l.old, name)
+		}
 		if !ok {
 			continue
 		}
 		first, err := numberOf(text)
-		if err != nil || first == 0 {
-			return nil, nil, fmt.Errorf("journal: %s: its name is not the number of a batch: move it away", name)
+		switch {
+		case err != nil || first == 0:
+			return l, fmt.Errorf("journal: %s: its name is not the number of a batch: move it away", name)
+		case first < l.base:
+			l.old = append(l.old, name)
+		default:
+			l.names, l.firsts = append(l.names, name), append(l.firsts, first)
 		}
-		names, firsts = append(names, name), append(firsts, first)
 	}
-	return names, firsts, nil
+	return l, nil
+}
+
+// segments lists the segments that count, in order, and the numbers of their first batches.
+func segments(files Files) (names []string, firsts []uint64, err error) {
+	l, err := arrange(files)
+	return l.names, l.firsts, err
 }
 
 // errEnough ends the reading of a journal.
 var errEnough = errors.New("enough")
 
-// read calls visit for all records in order, with the time at which each was appended, the number
-// of its batch and the byte of the segment at which that begins. h.segments then has the segments
-// before that one. An error of visit ends it.
+// read calls visit for all records in order, those of the snapshot first, with the time at which
+// each was appended, the number of its batch and the byte of the file at which that begins.
+// h.segments then has the segments before that one. An error of visit ends it.
 func (h *history) read(visit func(at time.Time, r Record, batch uint64, offset int) error) error {
-	names, firsts, err := segments(h.files)
+	err := h.readAll(visit)
+	var damage *DamageError
+	if errors.As(err, &damage) && h.base > 0 && h.next <= max(h.base, h.snapshot.ended.Until) {
+		damage.Remedy = snapshotRemedy
+	}
+	return err
+}
+
+func (h *history) readAll(visit func(at time.Time, r Record, batch uint64, offset int) error) error {
+	l, err := arrange(h.files)
 	if err != nil {
 		return err
 	}
+	names, firsts := l.names, l.firsts
+	if h.base = l.base; h.base > 0 {
+		h.next = h.base
+		if err := h.readSnapshot(visit); err != nil {
+			return err
+		}
+	}
 	for i, name := range names {
+		h.file = name
 		if firsts[i] != h.next {
 			return damaged(segmentName(h.next), 0, "the segment is missing")
 		}
@@ -105,7 +167,20 @@ func (h *history) read(visit func(at time.Time, r Record, batch uint64, offset i
 			return damaged(segmentName(next), 0, "the segment is missing")
 		}
 	}
+	if h.base > 0 && h.next <= h.snapshot.ended.Until {
+		return h.behind()
+	}
 	return nil
+}
+
+// behind returns the error of a log that ends before the end of its snapshot.
+func (h *history) behind() error {
+	name, at := segmentName(h.base), 0
+	if s := h.tail(); s.name != "" {
+		name, at = s.name, s.end
+	}
+	return &DamageError{File: name, Offset: int64(at), Cause: fmt.Sprintf(
+		"batch %d is missing, and %s needs the batches until %d", h.next, snapshotName(h.base), h.snapshot.ended.Until)}
 }
 
 // batch calls visit for the records of a batch.
@@ -150,12 +225,18 @@ func (h *history) torn() int {
 	return 0
 }
 
-// size returns the bytes of all that was read.
-func (h *history) size() (bytes uint64) {
+// logged returns the bytes that were read of the log, with those of the values that it names and
+// the snapshot does not.
+func (h *history) logged() (bytes uint64) {
 	for i := range h.segments {
 		bytes += uint64(h.segments[i].end)
 	}
-	for _, p := range h.places { // order-free: a sum
+	return bytes + sizeOf(h.places) - h.snapshot.valueBytes
+}
+
+// sizeOf returns the bytes of values.
+func sizeOf(places map[hash]place) (bytes uint64) {
+	for _, p := range places { // order-free: a sum
 		bytes += uint64(p.size)
 	}
 	return bytes
@@ -190,8 +271,11 @@ const startsGap = 64
 func apart(apply func(time.Time, Record) error) func(time.Time, Record, uint64, int) error {
 	gap := rand.Uint64N(startsGap)
 	return func(at time.Time, r Record, _ uint64, _ int) error {
-		if begun, ok := r.(*Begun); ok {
-			begun.Starts += gap
+		switch r := r.(type) {
+		case *Begun:
+			r.Starts += gap
+		case *SnapshotBegan, *SnapshotEnded:
+			return nil // They are no facts.
 		}
 		return apply(at, r)
 	}

@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/klauspost/compress/zstd"
@@ -50,6 +51,8 @@ type Config struct {
 	Log   *slog.Logger
 	// SegmentBytes is the size from which a new segment is begun. 0: 64 MiB.
 	SegmentBytes int
+	// SnapshotBytes is the least size of the log from which a snapshot is due. 0: 64 MiB.
+	SnapshotBytes int
 	// RetryTime is the time between two attempts to write to a disk that refuses. 0: 1 s.
 	RetryTime time.Duration
 }
@@ -78,6 +81,19 @@ type Journal struct {
 	lost                   bool   // no further record is taken
 	bytes                  uint64 // in files
 	syncs                  sched.Histogram
+	durableBatch           uint64 // number of the last batch that is durable
+	// snapshot is the one that is being taken; nil: none. No other one begins before snapshotAfter.
+	snapshot      *Snapshot
+	snapshotAfter time.Time
+	snapshots     snapshots
+	// logged are the bytes of the log, with long values, since the last snapshot began. wasteful
+	// means that files of values have much that is dead.
+	logged   uint64
+	wasteful bool
+	begun    *Begun // the last one
+
+	due    atomic.Bool // a snapshot is due
+	values *values     // it has its own lock
 
 	// The writer's goroutine owns the remaining fields. file is nil until the first batch of this
 	// start is written, and before is the segment before it.
@@ -90,9 +106,10 @@ type Journal struct {
 	// the memory of the system. The first segment of this start begins with it.
 	carried []byte
 	number  uint64 // of the next batch
+	first   uint64 // the number of the first batch of the segment
 	buffer  []byte
-	values  valueFile
-	places  map[hash]place // of the values that are durable
+	// valueFile takes the long values; nil: the next one begins a file.
+	valueFile *valueFile
 	// abandoned means that a sync has failed: nothing is known about the segment.
 	abandoned bool
 }
@@ -102,6 +119,12 @@ type batch struct {
 	codec codec
 	began time.Time // the time of its first record
 	last  uint64    // the last record of it
+	// records counts them.
+	records int
+	// snapshot begins with this batch; nil: none does. anew means that from this batch on, the log
+	// names all values anew.
+	snapshot *Snapshot
+	anew     bool
 	// done is closed after each attempt to write it, and then replaced if there will be another
 	// one; err is the outcome of the attempt.
 	attempt *attempt
@@ -110,6 +133,15 @@ type batch struct {
 	form   byte
 	packed []byte
 	placed []placed
+}
+
+// snapshots says which snapshots were taken.
+type snapshots struct {
+	count uint64 // in this start
+	at    time.Time
+	took  time.Duration
+	// bytes is the size of the last one, with the values that it names.
+	bytes uint64
 }
 
 type attempt struct {
@@ -126,6 +158,9 @@ func newBatch() *batch { return &batch{attempt: &attempt{done: make(chan struct{
 func Open(config Config, apply func(time.Time, Record) error) (*Journal, error) {
 	if config.SegmentBytes == 0 {
 		config.SegmentBytes = segmentBytes
+	}
+	if config.SnapshotBytes == 0 {
+		config.SnapshotBytes = snapshotBytes
 	}
 	if config.RetryTime == 0 {
 		config.RetryTime = retryTime
@@ -157,13 +192,28 @@ func (j *Journal) replay(apply func(time.Time, Record) error) error {
 		return err
 	}
 	defer h.close()
-	if err := h.read(apart(apply)); err != nil {
+	if err := h.read(apart(func(at time.Time, r Record) error {
+		if begun, ok := r.(*Begun); ok {
+			j.begun = begun
+		}
+		return apply(at, r)
+	})); err != nil {
 		return err
 	}
-	if j.values.number, err = lastValues(j.config.Files); err != nil {
+	last, err := lastValues(j.config.Files)
+	if err != nil {
 		return err
 	}
-	j.number, j.places, j.bytes, j.before = h.next, h.places, h.size(), h.tail()
+	j.values = newValues(j.config.Files, h.places, last)
+	j.number, j.durableBatch, j.before, j.logged = h.next, h.next-1, h.tail(), h.logged()
+	j.snapshots.bytes = uint64(h.snapshot.size) + h.snapshot.valueBytes
+	if err := j.tidy(h.base); err != nil {
+		j.log.Warn("old files of the journal cannot be removed: the next snapshot tries it again", "error", err)
+	}
+	if j.bytes, err = totalBytes(j.config.Files); err != nil {
+		return err
+	}
+	j.checkDue()
 	if s := j.before; s.mark == 0 && s.last > 0 {
 		j.carried = bytes.Clone(h.body)
 	}
@@ -178,6 +228,9 @@ func (j *Journal) replay(apply func(time.Time, Record) error) error {
 // begin begins a segment. The last batch of the segment before is copied into it if that may not be
 // durable.
 func (j *Journal) begin() error {
+	if j.file != nil {
+		j.before = j.segment()
+	}
 	first, before := j.number, j.before
 	head, seed := newHead()
 	content := head
@@ -200,7 +253,7 @@ func (j *Journal) begin() error {
 		_ = j.file.Close() // All of it is durable.
 	}
 	j.carried, j.before = nil, segment{}
-	j.file, j.name, j.seed, j.size = file, name, seed, int64(len(content))
+	j.file, j.name, j.seed, j.size, j.first = file, name, seed, int64(len(content)), first
 	j.grown(len(content))
 	return nil
 }
@@ -215,21 +268,24 @@ func (j *Journal) segment() segment {
 func (j *Journal) markContinued(s segment, next uint64) {
 	if file, err := j.config.Files.Append(s.name); err == nil {
 		if file.Truncate(int64(s.end)) == nil {
-			mark(file, s, next, formContinued)
+			j.mark(file, s, next, formContinued)
 		}
 		_ = file.Close()
 	}
 }
 
 // mark writes a mark at the end of a segment, as far as the disk takes it.
-func mark(file File, s segment, next uint64, form byte) {
-	_, err := file.Write(appendBatch(nil, s.seed, next, []byte{form}))
+func (j *Journal) mark(file File, s segment, next uint64, form byte) {
+	data := appendBatch(nil, s.seed, next, []byte{form})
+	_, err := file.Write(data)
 	if err == nil {
 		err = file.Sync()
 	}
 	if err != nil {
 		_ = file.Truncate(int64(s.end))
+		return
 	}
+	j.grown(len(data))
 }
 
 // Append adds a record, which the machine has just seen, and returns its number. It neither waits
@@ -237,7 +293,16 @@ func mark(file File, s segment, next uint64, form byte) {
 func (j *Journal) Append(at time.Time, r Record) uint64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	return j.append(at, r)
+}
+
+// append is Append for a caller that holds the mutex.
+func (j *Journal) append(at time.Time, r Record) uint64 {
 	j.appended++
+	if begun, ok := r.(*Begun); ok {
+		again := *begun
+		j.begun = &again
+	}
 	if j.lost {
 		return j.appended
 	}
@@ -246,9 +311,7 @@ func (j *Journal) Append(at time.Time, r Record) uint64 {
 		b.began = time.Now()
 		signal(j.some)
 	}
-	nanos := at.UnixNano()
-	whole(&b.codec, &nanos)
-	b.codec.code(r)
+	b.append(at, r)
 	b.last = j.appended
 	if n := len(b.codec.data); b.full() {
 		j.kick()
@@ -258,6 +321,24 @@ func (j *Journal) Append(at time.Time, r Record) uint64 {
 		}
 	}
 	return j.appended
+}
+
+// append adds a record.
+func (b *batch) append(at time.Time, r Record) {
+	nanos := at.UnixNano()
+	whole(&b.codec, &nanos)
+	b.codec.code(r)
+	b.records++
+}
+
+// body returns what is written of a batch that is prepared.
+func (b *batch) body() [][]byte {
+	form, table := []byte{b.form}, codec{}
+	if len(b.placed) > 0 {
+		form[0] |= formValues
+		list(&table, &b.placed, (*codec).placed)
+	}
+	return [][]byte{form, table.data, b.packed}
 }
 
 // full reports whether a batch is large enough to be written at once.
@@ -346,7 +427,10 @@ func (j *Journal) Waiting() uint64 {
 func (j *Journal) Stats() schedapi.Journal {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	s := schedapi.Journal{Records: j.appended, Waiting: j.appended - j.durable, Bytes: j.bytes, Syncs: j.syncs, Lost: j.lost}
+	s := schedapi.Journal{
+		Records: j.appended, Waiting: j.appended - j.durable, Bytes: j.bytes, Syncs: j.syncs, Lost: j.lost, Logged: j.logged,
+		Snapshots: j.snapshots.count, SnapshotBytes: j.snapshots.bytes, SnapshotAt: j.snapshots.at, SnapshotTook: j.snapshots.took,
+	}
 	if oldest := j.batches()[0]; len(oldest.codec.data) > 0 {
 		s.Lag = time.Since(oldest.began)
 	}
@@ -360,21 +444,30 @@ func (j *Journal) Stats() schedapi.Journal {
 func (j *Journal) grown(bytes int) {
 	j.mu.Lock()
 	j.bytes += uint64(bytes)
+	j.logged += uint64(bytes)
 	j.mu.Unlock()
 }
 
-// Close makes all records durable, and ends the journal. No record may be appended after it.
+// Close makes all records durable, and ends the journal. No record may be appended after it. A
+// snapshot that is being taken is given up.
 func (j *Journal) Close() error {
+	j.mu.Lock()
+	s := j.snapshot
+	j.mu.Unlock()
+	if s != nil {
+		s.stop()
+		<-s.done
+	}
 	close(j.closing)
 	<-j.ended
 	j.encoder.Close()
-	j.values.end()
+	j.valueFile.end()
 	trouble := j.Trouble()
 	if j.file == nil {
 		return trouble
 	}
 	if trouble == nil {
-		mark(j.file, j.segment(), j.number, formStopped)
+		j.mark(j.file, j.segment(), j.number, formStopped)
 	}
 	if err := j.file.Close(); err != nil {
 		return fmt.Errorf("journal: close %s: %w", j.name, err)
@@ -428,8 +521,9 @@ func (j *Journal) flush(ended bool) (more bool) {
 			return false
 		}
 		if err == nil {
-			j.durable, j.writing = b.last, nil
+			j.durable, j.durableBatch, j.writing = b.last, j.number-1, nil
 			b.end(nil)
+			j.checkDue()
 			j.mu.Unlock()
 			return more
 		}
@@ -437,6 +531,7 @@ func (j *Journal) flush(ended bool) (more bool) {
 			j.log.Error("the journal cannot be written: nothing is accepted until it can", "error", err)
 		}
 		j.trouble = err
+		j.checkDue()
 		if ended || j.abandoned {
 			j.giveUp(err)
 			j.mu.Unlock()
@@ -460,24 +555,21 @@ func (j *Journal) flush(ended bool) (more bool) {
 // put writes a batch and makes it durable. After a failed write, the segment is cut to its whole
 // batches. After a failed sync nothing is known about the segment, so it is abandoned.
 func (j *Journal) put(b *batch) error {
-	j.prepare(b)
+	b.prepare(j.encoder)
 	if err := j.putValues(b); err != nil {
 		return err
 	}
 	if j.file == nil || j.size >= int64(j.config.SegmentBytes) {
-		if j.file != nil {
-			j.before = j.segment()
-		}
 		if err := j.begin(); err != nil {
 			return err
 		}
 	}
-	form, table := []byte{b.form}, codec{}
-	if len(b.placed) > 0 {
-		form[0] |= formValues
-		list(&table, &b.placed, (*codec).placed)
+	if b.snapshot != nil && j.first != j.number {
+		if err := j.begin(); err != nil {
+			return err
+		}
 	}
-	j.buffer = appendBatch(j.buffer[:0], j.seed, j.number, form, table.data, b.packed)
+	j.buffer = appendBatch(j.buffer[:0], j.seed, j.number, b.body()...)
 	if _, err := j.file.Write(j.buffer); err != nil {
 		if cut := j.file.Truncate(j.size); cut != nil {
 			j.abandoned = true
@@ -491,7 +583,11 @@ func (j *Journal) put(b *batch) error {
 	}
 	j.mu.Lock()
 	j.syncs.Observe(time.Since(began))
+	if b.snapshot != nil {
+		b.snapshot.first, b.snapshot.before = j.number, j.logged
+	}
 	j.bytes += uint64(len(j.buffer))
+	j.logged += uint64(len(j.buffer))
 	j.mu.Unlock()
 	j.size += int64(len(j.buffer))
 	j.number++
@@ -519,12 +615,12 @@ func (j *Journal) sync(file File) error {
 		}
 		j.next, j.filling = b, newBatch()
 		j.mu.Unlock()
-		j.prepare(b)
+		b.prepare(j.encoder)
 	}
 }
 
 // prepare hashes the long values of a batch, and compresses its records.
-func (j *Journal) prepare(b *batch) {
+func (b *batch) prepare(encoder *zstd.Encoder) {
 	if b.packed != nil {
 		return
 	}
@@ -533,5 +629,5 @@ func (j *Journal) prepare(b *batch) {
 		l.hash = sha256.Sum256(l.value)
 		copy(b.codec.data[l.offset:], l.hash[:])
 	}
-	b.form, b.packed = pack(b.codec.data, j.encoder)
+	b.form, b.packed = pack(b.codec.data, encoder)
 }

@@ -84,6 +84,13 @@ type WorkerNumbered struct {
 // WorkerGone means that an incarnation was lost or has left.
 type WorkerGone struct{ Worker ids.WorkerID }
 
+// SnapshotBegan is in the first batch of the log that the next snapshot needs.
+type SnapshotBegan struct{}
+
+// SnapshotEnded is the last record of a snapshot, which has so many rows before it. The rows are of
+// different times: they are a state only together with the log up to the batch Until.
+type SnapshotEnded struct{ Rows, Until uint64 }
+
 // kind is the number of a type of records. Numbers are never used again.
 type kind uint8
 
@@ -109,6 +116,12 @@ const (
 	// Numbers from 40 on are those of facts that are no tasks.
 	kindCoordinated       kind = 40
 	kindDrainOrderChanged kind = 41
+)
+
+// The kinds from 60 on are those of snapshots.
+const (
+	kindSnapshotBegan kind = iota + 60
+	kindSnapshotEnded
 )
 
 // code writes a record, or reads the next one into what it returns.
@@ -139,6 +152,10 @@ func (c *codec) code(r Record) Record {
 		c.text(&r.Namespace)
 	case *Numbered:
 		list(c, &r.Tasks, func(c *codec, id *ids.TaskID) { whole(c, id) })
+	case *SnapshotBegan:
+	case *SnapshotEnded:
+		whole(c, &r.Rows)
+		whole(c, &r.Until)
 	case *sched.ClientClosed:
 		whole(c, &r.Client)
 	case *Submitted:
@@ -212,6 +229,10 @@ func kindOf(r Record) kind {
 		return kindClientAwaits
 	case *Numbered:
 		return kindNumbered
+	case *SnapshotBegan:
+		return kindSnapshotBegan
+	case *SnapshotEnded:
+		return kindSnapshotEnded
 	case *sched.ClientClosed:
 		return kindClientClosed
 	case *Submitted:
@@ -257,6 +278,10 @@ func newRecord(k kind) Record {
 		return new(ClientAwaits)
 	case kindNumbered:
 		return new(Numbered)
+	case kindSnapshotBegan:
+		return new(SnapshotBegan)
+	case kindSnapshotEnded:
+		return new(SnapshotEnded)
 	case kindClientClosed:
 		return new(sched.ClientClosed)
 	case kindSubmitted:

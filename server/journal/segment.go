@@ -2,6 +2,7 @@ package journal
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
@@ -35,12 +36,13 @@ import (
 // without a mark was being written when the scheduler ended. Bytes behind a mark do not count, nor
 // do batches that the next segment has, too.
 //
-// Heads of format 1 have 12 bytes and no salt; nothing else differs.
+// Heads of format 1 have 12 bytes and no salt. Format 3 is format 2 with other records, and with
+// snapshots beside the segments. Nothing else differs.
 const (
 	magic = "MILLJRNL"
 	// formatVersion is the version of segments and records that this program writes, and the
 	// newest one that it reads.
-	formatVersion = 2
+	formatVersion = 3
 	oldHeadBytes  = len(magic) + 4
 	headBytes     = oldHeadBytes + 8 + 4
 	batchHead     = 20
@@ -130,6 +132,8 @@ type DamageError struct {
 	File   string
 	Offset int64
 	Cause  string
+	// Remedy says what to do; empty: DamageRemedy.
+	Remedy string
 }
 
 // DamageRemedy says what to do about damage.
@@ -137,7 +141,7 @@ const DamageRemedy = "restore the directory from a copy, or give up what was acc
 	"and \"millrace journal cut\" removes the rest"
 
 func (e *DamageError) Error() string {
-	return fmt.Sprintf("journal: %s: at byte %d: %s: the disk or a program has damaged it: %s", e.File, e.Offset, e.Cause, DamageRemedy)
+	return fmt.Sprintf("journal: %s: at byte %d: %s: the disk or a program has damaged it: %s", e.File, e.Offset, e.Cause, cmp.Or(e.Remedy, DamageRemedy))
 }
 
 func damaged(name string, offset int, format string, args ...any) error {
@@ -167,7 +171,7 @@ func readHead(name string, data []byte, last bool) (size int, seed uint32, err e
 	switch version := binary.LittleEndian.Uint32(data[len(magic):]); {
 	case version == 1:
 		return oldHeadBytes, 0, nil
-	case version != formatVersion:
+	case version == 0 || version > formatVersion:
 		return 0, 0, fmt.Errorf("journal: %s has format %d, and this program reads formats up to %d: start the version of the program that wrote it, or a later one", name, version, formatVersion)
 	case len(data) < headBytes || crc32.Checksum(data[:headBytes-4], castagnoli) != binary.LittleEndian.Uint32(data[headBytes-4:]):
 		return 0, 0, damaged(name, 0, "the head is damaged")

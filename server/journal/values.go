@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"slices"
 	"strings"
+	"sync"
 )
 
 // A file of values has long values, one behind the other, and nothing else. A batch says where the
@@ -38,15 +41,186 @@ func (c *codec) placed(p *placed) {
 	whole(c, &p.size)
 }
 
+func oldValueName(h hash) string { return hex.EncodeToString(h[:]) + oldValueSuffix }
+
 func valuesName(number uint64) string { return fmt.Sprintf("%020d%s", number, valuesSuffix) }
 
-// valueFile is the file that takes new values.
-type valueFile struct {
-	// file is nil if the next value begins a file. number is that of the last file.
-	file   File
-	number uint64
-	size   int64
+// values knows the long values that are on the disk, for the writers of the log and of a snapshot.
+type values struct {
+	files Files
+
+	mu sync.Mutex // guards the rest
+	// places are those of all values. named are those that batches of the log have named since the
+	// last snapshot began: no batch before that will be read.
+	places, named map[hash]place
+	// last is the number of the last file. open are the files that take values.
+	last uint64
+	open map[uint64]struct{}
+	// sparse are the files in which most values are dead: a value of theirs that is needed goes
+	// into another file. File 0, which stands for values with files of their own, is always one.
+	sparse map[uint64]struct{}
 }
+
+func newValues(files Files, places map[hash]place, last uint64) *values {
+	return &values{files: files, places: places, named: places, last: last, open: map[uint64]struct{}{}, sparse: map[uint64]struct{}{0: {}}}
+}
+
+// nameAnew makes the log name all values anew.
+func (v *values) nameAnew() {
+	v.mu.Lock()
+	v.named = map[hash]place{}
+	v.mu.Unlock()
+}
+
+// locate names the values of a batch that are on the disk, unless they are in named already; nil:
+// those that the log has named. It returns the values that have to be written.
+func (v *values) locate(b *batch, named map[hash]place) (unknown []*large) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if named == nil {
+		named = v.named
+	}
+	seen := map[hash]struct{}{}
+	for i := range b.codec.large {
+		l := &b.codec.large[i]
+		_, known := named[l.hash]
+		if _, twice := seen[l.hash]; known || twice {
+			continue
+		}
+		seen[l.hash] = struct{}{}
+		p, known := v.places[l.hash]
+		if _, sparse := v.sparse[p.file]; !known || sparse {
+			unknown = append(unknown, l)
+			continue
+		}
+		named[l.hash] = p
+		b.placed = append(b.placed, placed{l.hash, p})
+	}
+	return unknown
+}
+
+// name names values that have been made durable.
+func (v *values) name(b *batch, fresh []placed) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, p := range fresh {
+		v.places[p.hash], v.named[p.hash] = p.place, p.place
+	}
+	b.placed = append(b.placed, fresh...)
+}
+
+// retain drops all values but those in kept and those that the log has named, and returns the files
+// that have none of these, and the size of the values in the other ones. sizes are those of files.
+func (v *values) retain(kept map[hash]place, sizes map[string]uint64) (dead []string, live uint64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	used, own := map[uint64]uint64{}, map[string]struct{}{}
+	use := func(h hash, p place) {
+		used[p.file] += uint64(p.size)
+		if p.file == 0 {
+			own[oldValueName(h)] = struct{}{}
+		}
+	}
+	for h, p := range kept { // order-free: a sum
+		use(h, p)
+	}
+	for h, p := range v.named { // order-free: a sum
+		if kept[h] != p {
+			use(h, p)
+		}
+	}
+	v.places = maps.Clone(v.named)
+	maps.Copy(v.places, kept)
+	v.sparse = map[uint64]struct{}{0: {}}
+	for _, name := range slices.Sorted(maps.Keys(sizes)) {
+		text, packed := strings.CutSuffix(name, valuesSuffix)
+		number, err := numberOf(text)
+		_, open := v.open[number]
+		_, alone := own[name]
+		switch {
+		case packed && (err != nil || open): // It is none of the journal, or it takes values.
+		case packed && used[number] == 0, !packed && !alone:
+			dead = append(dead, name)
+		case packed && used[number] < sizes[name]/2:
+			v.sparse[number] = struct{}{}
+		}
+	}
+	for _, bytes := range used { // order-free: a sum
+		live += bytes
+	}
+	return dead, live
+}
+
+// newFile makes a file of values.
+func (v *values) newFile() (*valueFile, error) {
+	v.mu.Lock()
+	v.last++
+	f := &valueFile{values: v, number: v.last}
+	v.open[f.number] = struct{}{}
+	v.mu.Unlock()
+	var err error
+	if f.file, err = v.files.Append(valuesName(f.number)); err != nil {
+		f.end()
+		return nil, fmt.Errorf("journal: make %s: %w: free space on the disk, or mend it", valuesName(f.number), err)
+	}
+	return f, nil
+}
+
+// valueFile is a file that takes values.
+type valueFile struct {
+	values *values
+	number uint64
+	// file is nil if it takes none any more.
+	file File
+	size int64
+}
+
+// add makes values durable, with one sync. After an error the file may take no more values.
+func (f *valueFile) add(list []*large, sync func(File) error) (fresh []placed, err error) {
+	start := f.size
+	for _, l := range list {
+		if _, err = f.file.Write(l.value); err != nil {
+			break
+		}
+		fresh = append(fresh, placed{l.hash, place{f.number, f.size, int64(len(l.value))}})
+		f.size += int64(len(l.value))
+	}
+	written := err == nil
+	if written {
+		err = sync(f.file)
+	}
+	if err == nil && start == 0 {
+		err = f.values.files.SyncNames()
+	}
+	if err == nil {
+		return fresh, nil
+	}
+	// After a failed sync nothing is known about what the disk has of it.
+	if f.size = start; f.file.Truncate(start) != nil || written || start == 0 {
+		f.end()
+	}
+	if start == 0 {
+		_ = f.values.files.Remove(valuesName(f.number)) // No batch names it.
+	}
+	return nil, fmt.Errorf("journal: write %s: %w: free space on the disk, or mend it", valuesName(f.number), err)
+}
+
+// end ends the file.
+func (f *valueFile) end() {
+	if f == nil {
+		return
+	}
+	if f.file != nil {
+		_ = f.file.Close() // All that counts in it is durable.
+		f.file = nil
+	}
+	f.values.mu.Lock()
+	delete(f.values.open, f.number)
+	f.values.mu.Unlock()
+}
+
+// takes reports whether a file takes another value.
+func (f *valueFile) takes(limit int) bool { return f != nil && f.file != nil && f.size < int64(limit) }
 
 // lastValues returns the number of the last file of values.
 func lastValues(files Files) (last uint64, err error) {
@@ -79,7 +253,7 @@ func (h *history) load(wanted hash) ([]byte, error) {
 		name = valuesName(p.file)
 		value, err = h.files.ReadPart(name, p.offset, p.size)
 	} else {
-		name = hex.EncodeToString(wanted[:]) + oldValueSuffix
+		name = oldValueName(wanted)
 		value, err = h.files.Read(name)
 	}
 	switch {
@@ -97,69 +271,28 @@ func (h *history) load(wanted hash) ([]byte, error) {
 
 // putValues makes the long values of a batch durable that are not yet, with one sync.
 func (j *Journal) putValues(b *batch) error {
-	v := &j.values
-	if v.file != nil && v.size >= int64(j.config.SegmentBytes) {
-		v.end()
+	if b.snapshot != nil && !b.anew {
+		j.values.nameAnew()
+		b.anew = true
 	}
-	start, fresh := v.size, []placed(nil)
-	err := func() error {
-		seen := map[hash]struct{}{}
-		for i := range b.codec.large {
-			l := &b.codec.large[i]
-			_, known := j.places[l.hash]
-			if _, twice := seen[l.hash]; known || twice {
-				continue
-			}
-			if v.file == nil {
-				var err error
-				if v.file, err = j.config.Files.Append(valuesName(v.number + 1)); err != nil {
-					return err
-				}
-				v.number++
-			}
-			if _, err := v.file.Write(l.value); err != nil {
-				return err
-			}
-			seen[l.hash] = struct{}{}
-			fresh = append(fresh, placed{l.hash, place{v.number, v.size, int64(len(l.value))}})
-			v.size += int64(len(l.value))
+	unknown := j.values.locate(b, nil)
+	if len(unknown) == 0 {
+		return nil
+	}
+	if !j.valueFile.takes(j.config.SegmentBytes) {
+		j.valueFile.end()
+		var err error
+		if j.valueFile, err = j.values.newFile(); err != nil {
+			return err
 		}
-		if fresh == nil {
-			return nil
-		}
-		err := j.sync(v.file)
-		if err == nil && start == 0 {
-			err = j.config.Files.SyncNames()
-		}
-		if err != nil {
-			// Nothing is known about what the disk has of it, so the values go into another file.
-			v.end()
-		}
-		return err
-	}()
+	}
+	fresh, err := j.valueFile.add(unknown, j.sync)
 	if err != nil {
-		if v.file != nil && v.file.Truncate(start) != nil {
-			v.end()
-		}
-		if v.file == nil && start == 0 {
-			_ = j.config.Files.Remove(valuesName(v.number)) // No batch names it.
-		} else if v.file != nil {
-			v.size = start
-		}
-		return fmt.Errorf("journal: write %s: %w: free space on the disk, or mend it", valuesName(v.number), err)
+		return err
 	}
+	j.values.name(b, fresh)
 	for _, p := range fresh {
-		j.places[p.hash] = p.place
 		j.grown(int(p.size))
 	}
-	b.placed = append(b.placed, fresh...)
 	return nil
-}
-
-// end ends the file.
-func (v *valueFile) end() {
-	if v.file != nil {
-		_ = v.file.Close() // All that counts in it is durable.
-	}
-	v.file, v.size = nil, 0
 }

@@ -241,6 +241,55 @@ func TestAJournalIsCheckedAndCut(t *testing.T) {
 	}
 }
 
+// A snapshot is checked and shown like the log.
+func TestASnapshotOfAJournalIsShown(t *testing.T) {
+	directory := written(t)
+	files, err := journal.OpenDirectory(directory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j, err := journal.Open(journal.Config{Files: files}, func(time.Time, journal.Record) error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := time.Date(2026, 11, 28, 13, 0, 0, 0, time.UTC)
+	s := j.Snapshot(at, func(_ uint64, put func(any)) (uint64, bool) {
+		put(&journal.DatasetPublished{Number: 3, Name: "kept", Value: bytes.Repeat([]byte("x"), 70000)})
+		return 0, false
+	})
+	for s.Piece(at) {
+	}
+	if err := errors.Join(s.Wait(t.Context()), j.Close(), files.Close()); err != nil {
+		t.Fatal(err)
+	}
+	out, err := commandLine(t, "journal", "show", directory)
+	for _, want := range []string{"13:00:00.000Z  s1  begun cluster=c1", "s1  dataset_published number=3 name=kept", "snapshot_ended rows=2 until=8", "13:00:00.000Z  8  snapshot_began\n"} {
+		if err != nil || !strings.Contains(out, want) || strings.Contains(out, "etl") {
+			t.Errorf("no %q, %v, in\n%s", want, err, out)
+		}
+	}
+	out, err = commandLine(t, "journal", "check", directory)
+	if err != nil || !strings.Contains(out, "00000000000000000008.snapshot, ") || !strings.Contains(out, "3 rows") || !strings.Contains(out, "1 in 1 batches") || !strings.Contains(out, "stopped in good order") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	name := filepath.Join(directory, "00000000000000000008.snapshot")
+	data, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data[len(data)/2] ^= 1
+	if err := os.WriteFile(name, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err = commandLine(t, "journal", "check", directory)
+	if exitCode(err) != exitFailed || !strings.Contains(out, "restore the directory from a copy, or begin a new cluster") || strings.Contains(out, "journal cut") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if _, err = commandLine(t, "journal", "cut", directory, "--yes"); err == nil || !strings.Contains(err.Error(), "begin a new cluster") || strings.Contains(err.Error(), "try again") {
+		t.Errorf("%v", err)
+	}
+}
+
 // A folder without segments, a file, and a number that is none are no journals.
 func TestAnythingButAJournalIsRefused(t *testing.T) {
 	directory := t.TempDir()

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -43,7 +44,7 @@ func viewDamage(d *journal.DamageError, remedy string) *damageView {
 	if d == nil {
 		return nil
 	}
-	return &damageView{d.File, d.Offset, d.Cause, remedy}
+	return &damageView{d.File, d.Offset, d.Cause, cmp.Or(d.Remedy, remedy)}
 }
 
 // journalView is what "journal check" says, as JSON.
@@ -53,6 +54,7 @@ type journalView struct {
 	End         string        `json:"end"`
 	Cluster     string        `json:"cluster,omitempty"`
 	Starts      int           `json:"starts"`
+	Snapshot    *segmentView  `json:"snapshot,omitempty"`
 	Segments    []segmentView `json:"segments"`
 	Batches     uint64        `json:"batches"`
 	Records     int           `json:"records"`
@@ -78,7 +80,7 @@ const tornRemedy = "none, if the scheduler or its host crashed while it wrote: n
 func (a *app) journalCheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "check DIR", Short: "Read all of a journal, and say what it has and what is damaged", Args: exactly(1), ValidArgsFunction: oneDirectory,
-		Long: `Reads all of a journal, with all long values, and changes nothing. It says what is there, where the first damage is, and what
+		Long: `Reads all of a journal, its snapshot and all long values, and changes nothing. It says what is there, where the first damage is, and what
 to do. The exit code is 0 only if all is whole. While a scheduler uses the journal, a batch that it is writing is no damage.`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			files, live, err := readJournal(args[0])
@@ -138,10 +140,13 @@ func viewJournal(directory string, live bool, r *journal.Report) *journalView {
 	for _, s := range r.Segments {
 		v.Segments = append(v.Segments, segmentView(s))
 	}
+	if r.Snapshot != nil {
+		v.Snapshot = (*segmentView)(r.Snapshot)
+	}
 	if r.Begun != nil {
 		v.Cluster = r.Begun.Cluster
 	}
-	if r.Records > 0 {
+	if !r.First.IsZero() {
 		v.First, v.Last = &r.First, &r.Last
 	}
 	switch {
@@ -155,7 +160,7 @@ func viewJournal(directory string, live bool, r *journal.Report) *journalView {
 		v.End = "stopped"
 	case r.WasCut:
 		v.End = "cut"
-	case len(r.Segments) == 0:
+	case len(r.Segments) == 0 && r.Snapshot == nil:
 		v.End = "empty"
 	default:
 		v.End = "crashed"
@@ -183,6 +188,9 @@ func journalTable(w io.Writer, v *journalView, wide bool) {
 		row(w, "cluster", v.Cluster)
 	}
 	row(w, "starts", v.Starts)
+	if s := v.Snapshot; s != nil {
+		row(w, "snapshot", fmt.Sprintf("%s, %s, %d rows, in place of what was logged before", s.File, size(uint64(s.Bytes)), s.Records))
+	}
 	row(w, "segments", fmt.Sprintf("%d, %s", len(v.Segments), size(uint64(total))))
 	if wide {
 		for _, s := range v.Segments {
@@ -190,7 +198,7 @@ func journalTable(w io.Writer, v *journalView, wide bool) {
 		}
 	}
 	records := fmt.Sprintf("%d in %d batches", v.Records, v.Batches)
-	if v.First != nil {
+	if v.First != nil && v.Records > 0 {
 		records += fmt.Sprintf(", from %s to %s", v.First.Format(time.RFC3339), v.Last.Format(time.RFC3339))
 	}
 	row(w, "records", records)
@@ -237,7 +245,7 @@ journal. Without --yes it only says what it would do.`,
 			for _, name := range copies {
 				row(a.out, "kept a copy: "+name)
 			}
-			if errors.Is(err, journal.ErrNothingWhole) {
+			if errors.Is(err, journal.ErrNothingWhole) || errors.Is(err, journal.ErrSnapshotNeeds) {
 				return err
 			}
 			if err != nil {

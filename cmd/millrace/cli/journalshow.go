@@ -20,7 +20,8 @@ import (
 func (a *app) journalShow() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "show DIR", Short: "Print the records of a journal", Args: exactly(1), ValidArgsFunction: oneDirectory,
-		Long: `Prints the records of a journal in order, one on each line: its time, its batch, its kind and its fields. Fields that are zero
+		Long: `Prints the records of a journal in order, one on each line: its time, its batch, its kind and its fields. The rows of the
+snapshot come first, with batches like s1: they take the place of what was logged before. Fields that are zero
 are left out. Arguments, functions and values are shown by their sizes only, and --json lists all that a line only counts.
 Keys, names and messages of errors are shown as they are. Records before a damage are shown, and then the exit code is 1.`,
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -83,7 +84,11 @@ func numberFlag(text, flag string, letter byte) (uint64, error) {
 func (a *app) showLine(e journal.Entry) error {
 	kind, fields := kindOf(e.Record), fieldsOf(reflect.ValueOf(e.Record), true)
 	var line strings.Builder
-	fmt.Fprintf(&line, "%s  %d  %s", e.At.UTC().Format("2006-01-02T15:04:05.000Z"), e.Batch, kind)
+	batch := strconv.FormatUint(e.Batch, 10)
+	if e.Snapshot {
+		batch = "s" + batch
+	}
+	fmt.Fprintf(&line, "%s  %s  %s", e.At.UTC().Format("2006-01-02T15:04:05.000Z"), batch, kind)
 	for _, f := range fields {
 		fmt.Fprintf(&line, " %s=%s", f.name, f.line())
 	}
