@@ -4,10 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
 )
@@ -36,7 +41,71 @@ func (s *schedulerService) GetResult(ctx context.Context, r *pb.GetResultRequest
 			return nil, err
 		}
 	}
+	if update.State == sched.TaskSucceeded && update.Inline == nil {
+		update.Inline = s.valueAtWorker(ctx, &update)
+	}
 	return resultOf(&info, &update)
+}
+
+const (
+	// askedBytes is the size of the largest result that is read from a worker: the default size of
+	// those that the scheduler holds itself.
+	askedBytes = 64 << 10
+	// askedTime limits the wait for the worker.
+	askedTime = 5 * time.Second
+)
+
+// valueAtWorker reads a small result without frames from a worker that holds it, by the token of
+// the caller. Such a result is usually held by the scheduler, but not after a restart, or if all of
+// them together are too large. nil: it is none, or no worker gives it.
+func (s *schedulerService) valueAtWorker(ctx context.Context, update *sched.Update) []byte {
+	if update.OutputBytes > askedBytes {
+		return nil
+	}
+	ref := &pb.ObjectRef{TaskId: uint64(update.Task)}
+	var holders []ids.WorkerID
+	if err := s.scheduler.Read(ctx, func(reader schedapi.Reader) {
+		var replica sched.Replica
+		replica, _, holders = reader.ReplicasOf(update.Task, nil)
+		ref.Generation = uint32(replica.Generation)
+	}); err != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, askedTime)
+	defer cancel()
+	if caller, ok := metadata.FromIncomingContext(ctx); ok {
+		ctx = metadata.NewOutgoingContext(ctx, metadata.MD{"authorization": caller.Get("authorization")})
+	}
+	workers := s.scheduler.LastSnapshot()
+	for _, holder := range holders {
+		if worker := workers.Worker(holder); worker != nil && worker.State != schedapi.WorkerLost {
+			if value, err := readValue(ctx, worker.DataAddress, ref); err == nil {
+				return value
+			}
+		}
+	}
+	return nil
+}
+
+// readValue reads an object without frames.
+func readValue(ctx context.Context, address string, ref *pb.ObjectRef) ([]byte, error) {
+	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }()
+	objects, err := pb.NewDataServiceClient(conn).ReadObjects(ctx, &pb.ReadObjectsRequest{Objects: []*pb.ObjectRef{ref}})
+	if err != nil {
+		return nil, err
+	}
+	first, err := objects.Recv()
+	if err != nil {
+		return nil, err
+	}
+	if first.GetHead() == nil || len(first.GetHead().GetFrameBytes()) > 0 {
+		return nil, errors.New("no value without frames")
+	}
+	return first.GetHead().GetHeader(), nil
 }
 
 func resultOf(info *sched.TaskInfo, update *sched.Update) (*pb.GetResultResponse, error) {

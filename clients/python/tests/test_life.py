@@ -20,6 +20,7 @@ import grpc
 import numpy as np
 import pytest
 from conftest import PATIENCE, Gate, eventually
+from google.protobuf.json_format import MessageToDict
 from millrace import Client, LocalCluster, errors
 from millrace._local._local_process import find_binary, python_path
 from millrace._pb.millrace.v1 import client_pb2, scheduler_service_pb2_grpc, task_calls_pb2, task_pb2, watch_pb2
@@ -481,6 +482,25 @@ def test_a_journal_keeps_what_waits_in_a_long_outage(
             restartable.start()
             gate.open()
             assert client.gather([running, waiting, meanwhile], timeout=PATIENCE) == ["through", "THROUGH", "through"]
+    finally:
+        restartable.close()
+
+
+def test_small_results_are_answered_after_a_restart(tmp_path: Path) -> None:
+    """The scheduler has lost its copies of them, and asks the worker."""
+    restartable = Restartable(tmp_path, "--journal", str(tmp_path / "journal"))
+    try:
+        with Client(restartable.address, token=restartable.token) as client:
+            small, null = client.submit(inc, 1), client.submit(print, "x")
+            assert client.gather([small, null], timeout=PATIENCE) == [2, None]
+            restartable.stop()
+            restartable.start()
+            for future, value in ((small, 2.0), (null, None)):
+                request = task_calls_pb2.GetResultRequest(task=task_pb2.TaskRef(key=future.key))
+                request.wait.FromSeconds(60)
+                answer = client.session.call("GetResult", request, timeout=PATIENCE)
+                assert MessageToDict(answer.json) == value
+            assert client.gather([small, null], timeout=PATIENCE) == [2, None]
     finally:
         restartable.close()
 
