@@ -73,7 +73,10 @@ type fakeCluster struct {
 	// times after it has received an object and before it reports the object.
 	// Another worker with the next number replaces it.
 	worker, loseWrites uint32
-	writes             int
+	// hasWrites makes the worker have the object of that many writes already, as one that was told
+	// to drop it and has not done so yet.
+	hasWrites uint32
+	writes    int
 }
 
 type fakeObject struct {
@@ -446,6 +449,11 @@ func (f *fakeCluster) WriteObject(stream grpc.ClientStreamingServer[millracev1.W
 		f.worker = max(f.worker, 1) + 1
 		f.mu.Unlock()
 		return stream.SendAndClose(&millracev1.WriteObjectResponse{})
+	}
+	if f.hasWrites > 0 {
+		f.hasWrites--
+		f.mu.Unlock()
+		return status.Error(codes.AlreadyExists, "it is here already")
 	}
 	f.objects[o.head.GetObject().GetTaskId()] = &o
 	f.queue = append(f.queue, &millracev1.TaskUpdate{TaskId: o.head.GetObject().GetTaskId(), State: Succeeded, OutputBytes: 1, WorkerId: 1})

@@ -113,25 +113,42 @@ func arrayOf(value any) (a Array, ok bool, err error) {
 
 // place writes an object to one worker after another, until the scheduler reports its task as
 // succeeded. The loop is needed because a worker may die after it received the bytes and before it
-// reported them; then only this client can send them again.
+// reported them; then only this client can send them again. A worker that has the object already
+// may be about to drop it, because it was released a moment ago; so it is asked again.
 func (c *Client) place(ctx context.Context, f *Future, names []string, head *millracev1.ObjectHead, frames [][]byte) error {
 	avoid := make(map[uint32]bool)
 	deadline := time.Now().Add(fetchTimeout)
+	var had *millracev1.Worker // the worker that had the object already; nil: none
 	for pause := scatterPause; ; pause = min(2*pause, time.Second) {
-		w, err := c.data.pick(ctx, names, avoid)
+		w, err := had, error(nil)
+		if had = nil; w == nil {
+			w, err = c.data.pick(ctx, names, avoid)
+		}
 		if err == nil {
-			if err = c.write(ctx, w.GetDataAddress(), head, frames); err == nil {
+			var here bool
+			here, err = c.write(ctx, w.GetDataAddress(), head, frames)
+			switch {
+			case here || errors.Is(err, reasonError("NOT_A_DATA_TASK")): // The news of its end may be on the way.
+				had = w
+			case err == nil:
 				if err = c.awaitReport(ctx, f, w.GetWorkerId()); err == nil {
 					return f.Wait(ctx)
 				}
+				avoid[w.GetWorkerId()] = true
+			default:
+				avoid[w.GetWorkerId()] = true
 			}
-			avoid[w.GetWorkerId()] = true
 		}
 		switch {
 		case ctx.Err() != nil:
 			return fmt.Errorf("millrace: scatter %q: %w", f.key, context.Cause(ctx))
 		case c.closed.Load():
 			return ErrClosed
+		case had != nil:
+			if err == nil {
+				err = &Error{Op: "Scatter", Code: codes.Unavailable, Message: fmt.Sprintf(
+					"worker w%d has it already, and neither the scheduler reported its end nor did the worker drop it", had.GetWorkerId())}
+			}
 		case errors.Is(err, ErrNoWorkerFits) && len(avoid) > 0:
 			clear(avoid) // a worker that joined late, or came back, may accept it
 		case !errors.Is(err, ErrUnavailable):
@@ -140,8 +157,15 @@ func (c *Client) place(ctx context.Context, f *Future, names []string, head *mil
 		if time.Now().After(deadline) {
 			return fmt.Errorf("millrace: scatter %q: no worker kept its bytes for long enough: %w", f.key, err)
 		}
-		if !sleep(ctx, pause) {
+		timer := time.NewTimer(pause)
+		select {
+		case <-f.Done():
+			timer.Stop()
+			return f.Wait(ctx)
+		case <-ctx.Done():
+			timer.Stop()
 			return fmt.Errorf("millrace: scatter %q: %w", f.key, context.Cause(ctx))
+		case <-timer.C:
 		}
 	}
 }
@@ -181,28 +205,28 @@ func (c *Client) awaitReport(ctx context.Context, f *Future, worker uint32) erro
 	}
 }
 
-// write streams one object to a worker. If it returns nil, the worker has the object.
-func (c *Client) write(ctx context.Context, address string, head *millracev1.ObjectHead, frames [][]byte) error {
+// write streams one object to a worker. here means that the worker had the object already.
+func (c *Client) write(ctx context.Context, address string, head *millracev1.ObjectHead, frames [][]byte) (here bool, err error) {
 	var size uint64
 	for _, n := range head.GetFrameBytes() {
 		size += n
 	}
 	if size >= shareFrom {
 		if s := c.data.shares.get(ctx, address, true); s != nil {
-			if done, err := s.write(ctx, head, frames); done || err != nil {
-				return err
+			if done, here, err := s.write(ctx, head, frames); done || err != nil {
+				return here, err
 			}
 		}
 	}
 	conn, err := c.data.conn(address)
 	if err != nil {
-		return err
+		return false, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true}, millracev1.DataService_WriteObject_FullMethodName)
 	if err != nil {
-		return callError(ctx, "WriteObject", err)
+		return false, callError(ctx, "WriteObject", err)
 	}
 	var outgoing rawframe.Outgoing
 	err = c.sendObject(stream, &outgoing, head, frames)
@@ -214,16 +238,16 @@ func (c *Client) write(ctx context.Context, address string, head *millracev1.Obj
 		err = stream.RecvMsg(&out)
 	}
 	if status.Code(err) == codes.AlreadyExists {
-		err = nil // an earlier try succeeded, and only its answer was lost
+		return true, nil
 	}
 	if err != nil {
-		return callError(ctx, "WriteObject", err)
+		return false, callError(ctx, "WriteObject", err)
 	}
 	select {
 	case <-outgoing.Drained():
 	case <-stream.Context().Done():
 	}
-	return nil
+	return false, nil
 }
 
 func (c *Client) sendObject(stream grpc.ClientStream, outgoing *rawframe.Outgoing, head *millracev1.ObjectHead, frames [][]byte) error {

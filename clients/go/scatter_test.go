@@ -52,6 +52,25 @@ func TestScatterGoesToAnotherWorkerIfOneDiesBeforeItReports(t *testing.T) {
 	}
 }
 
+// The object was released a moment ago, and the worker is about to drop it.
+func TestScatterWritesAgainWhatTheWorkerStillHas(t *testing.T) {
+	fake := newFake(t)
+	fake.hasWrites = 2
+	c := fake.dial(t)
+	f, err := c.Scatter(soon(t), "text")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.State() != Succeeded {
+		t.Errorf("state %s, want SUCCEEDED", f.State())
+	}
+	fake.mu.Lock()
+	defer fake.mu.Unlock()
+	if fake.writes != 3 {
+		t.Errorf("%d writes, want 3", fake.writes)
+	}
+}
+
 // A lost object is known by its key as long as a future of it is held. Scattering the value again
 // sends the bytes again.
 func TestLostDataMayBeScatteredAgain(t *testing.T) {

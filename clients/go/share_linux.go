@@ -152,10 +152,10 @@ func (s *share) frames(at []*hostv1.FrameLocation, sizes []uint64) ([][]byte, bo
 }
 
 // write writes an object directly into the worker's memory. done is false if the object must be
-// written by gRPC instead.
-func (s *share) write(ctx context.Context, head *millracev1.ObjectHead, frames [][]byte) (done bool, err error) {
+// written by gRPC instead; here means that the worker had it already.
+func (s *share) write(ctx context.Context, head *millracev1.ObjectHead, frames [][]byte) (done, here bool, err error) {
 	if !s.use() {
-		return false, nil
+		return false, false, nil
 	}
 	defer s.done()
 	response, err := s.conn.Call(ctx, &hostv1.BorrowRequest{Order: &hostv1.BorrowRequest_Create{
@@ -164,7 +164,8 @@ func (s *share) write(ctx context.Context, head *millracev1.ObjectHead, frames [
 		_ = s.finish(context.Background(), late.GetCreated().GetPlaceId(), false)
 	})
 	if err != nil {
-		return alreadyWritten(err), ctx.Err()
+		here = alreadyWritten(err)
+		return here, here, ctx.Err()
 	}
 	created := response.GetCreated()
 	into, ok := s.frames(created.GetFrames(), head.GetFrameBytes())
@@ -172,9 +173,10 @@ func (s *share) write(ctx context.Context, head *millracev1.ObjectHead, frames [
 		copyFrame(into[i], frames[i])
 	}
 	if err := s.finish(ctx, created.GetPlaceId(), ok); err != nil {
-		return alreadyWritten(err), ctx.Err()
+		here = alreadyWritten(err)
+		return here, here, ctx.Err()
 	}
-	return ok, nil
+	return ok, false, nil
 }
 
 // alreadyWritten reports whether a refusal means that the worker has the object already.

@@ -26,6 +26,6 @@ func (*share) acquire(context.Context, []*millracev1.ObjectRef) ([]lease, error)
 	return nil, errors.New("this system has no abstract unix sockets")
 }
 
-func (*share) write(context.Context, *millracev1.ObjectHead, [][]byte) (bool, error) {
-	return false, nil
+func (*share) write(context.Context, *millracev1.ObjectHead, [][]byte) (done, here bool, err error) {
+	return false, false, nil
 }

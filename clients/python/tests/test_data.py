@@ -102,9 +102,9 @@ def test_equal_data_of_another_client_whose_news_come_late(
             assert refused.wait(PATIENCE)
             receive(*news)
 
-        def told(*object: Any) -> None:
+        def told(*object: Any) -> bool:
             try:
-                write(*object)
+                return write(*object)
             finally:
                 refused.set()
 
@@ -117,6 +117,17 @@ def test_equal_data_of_another_client_whose_news_come_late(
             assert again.key == kept.key and np.array_equal(again.result(PATIENCE), data)
             again.release()
             del again
+
+
+def test_data_that_is_scattered_while_workers_drop_it(client: Client) -> None:
+    data = [{"part": i} for i in range(4)]
+    results: list[Any] = []
+    for _ in range(100):  # the result keeps the tasks of the data, so they have the same ids each time
+        futures = client.scatter(data)
+        results.append(client.map(len, futures, pure=False))
+        futures.clear()
+        client.gather(results[-1], timeout=PATIENCE)
+        del results[:-1]
 
 
 def test_large_data_is_not_hashed_unless_asked(client: Client) -> None:

@@ -36,9 +36,6 @@ _WINDOW = ("grpc.http2.lookahead_bytes", 16 << 20)
 #: Seconds from the start of a scatter after which an object is not written to another worker: if a
 #: worker is lost then, the scatter fails.
 _PLACE_SECONDS = 60.0
-#: Longest wait, in seconds, for the news that an object which a worker does not want is stored
-#: already.
-_NEWS_SECONDS = 5.0
 #: Longest time of one gRPC call that transfers objects, in seconds.
 _TRANSFER_SECONDS = 600.0
 #: A fetch fails if the tasks have ended but no result arrives for this time, in seconds.
@@ -132,46 +129,58 @@ class DataPlane:
         `targets` returns the workers that are allowed and active now; it raises if there is none in
         time. If a worker is lost before it could report an object, the object is written to another
         one.
+
+        A worker refuses an object that it has already. Either an earlier attempt succeeded, and the
+        scheduler knows the object; or the object was released a moment ago, and the worker is about
+        to drop it. So the object is written again until the scheduler knows it.
         """
         deadline = time.monotonic() + _PLACE_SECONDS
         left = list(range(len(states)))
         lost: set[int] = set()
+        at: dict[int, int] = {}  # by index of the object, the worker that had it already
         pause = 0.05
+        why = "no worker kept its bytes for long enough to report them"
         while left:
             workers = yield from targets()
             fit = [w for w in workers if w.worker_id not in lost] or list(workers)
             took: dict[int, int] = {}  # worker id by index of the object
             for i in left:
-                worker = fit[next(self._turn) % len(fit)]
+                worker = next((w for w in fit if w.worker_id == at.get(i)), None) or fit[next(self._turn) % len(fit)]
                 try:
-                    self._write(worker.data_address, states[i].id, objects[i])
-                    took[i] = worker.worker_id
+                    if self._write(worker.data_address, states[i].id, objects[i]):
+                        took[i] = worker.worker_id
+                    else:
+                        at[i] = worker.worker_id
                 except grpc.RpcError as e:
+                    error = errors.from_rpc(e, f"scattering {_keys.name(states[i].key)} to {worker.name}")
                     # Another client may have stored equal data, and the news of that be on the way.
-                    if errors.reason_of(e) == "NOT_A_DATA_TASK" and (
-                        yield self._waits.ended([states[i]], _NEWS_SECONDS)
-                    ):
+                    if errors.reason_of(e) == "NOT_A_DATA_TASK":
+                        if time.monotonic() > deadline:
+                            raise error from None
                         continue
                     if not isinstance(e, grpc.Call) or e.code() != grpc.StatusCode.UNAVAILABLE:
-                        raise errors.from_rpc(e, f"scattering {_keys.name(states[i].key)} to {worker.name}") from None
+                        raise error from None
                     lost.add(worker.worker_id)
-            left = yield from self._unreported(states, left, took, lost)
+            left = yield from self._unreported(states, left, took, lost, deadline)
             if left:
                 if time.monotonic() > deadline:
-                    raise errors.MillraceError(
-                        f"scattering {_keys.name(states[left[0]].key)}: no worker kept its bytes for long enough to report them"
-                    )
-                yield self._waits.pause(pause)
+                    if left[0] in at:
+                        why = "a worker has it already, and neither the scheduler reported its end nor did the worker drop it"
+                    raise errors.MillraceError(f"scattering {_keys.name(states[left[0]].key)}: {why}")
+                yield self._waits.ended([states[i] for i in left], pause)
+                left = [i for i in left if not states[i].done]
                 pause = min(2 * pause, 1.0)
 
     def _unreported(
-        self, states: Sequence[State], left: Sequence[int], took: dict[int, int], lost: set[int]
+        self, states: Sequence[State], left: Sequence[int], took: dict[int, int], lost: set[int], deadline: float
     ) -> Steps[list[int]]:
-        """Waits until each object is stored or its worker is gone. Returns the objects to be
-        written again."""
+        """Waits until each object that a worker took is stored or its worker is gone. Returns the
+        objects to be written again."""
         pause = 0.1
         open_ = [i for i in left if i in took]
         while open_ and not (yield self._waits.ended([states[i] for i in open_], pause)):
+            if time.monotonic() > deadline:
+                break
             pause = min(2 * pause, 1.0)
             alive = {w.worker_id for w in self._locator.workers()}
             for i in open_:
@@ -180,15 +189,16 @@ class DataPlane:
             open_ = [i for i in open_ if took[i] in alive and not states[i].done]
         return [i for i in left if not states[i].done]
 
-    def _write(self, address: str, task_id: int, encoded: _serialize.Encoded) -> None:
+    def _write(self, address: str, task_id: int, encoded: _serialize.Encoded) -> bool:
+        """Writes an object to a worker. Returns False if the worker has the object already."""
         share = self._shares.get(address, write=True) if encoded.nbytes > _SMALL_BYTES else None
         if share is not None:
             try:
                 share.write(head_of(task_id, encoded), encoded.frames)
-                return
+                return True
             except _share.RefusedError as e:
                 if e.reason == "OBJECT_EXISTS":
-                    return
+                    return False
                 _log.info("%s is written by gRPC: %s", address, e)  # gRPC may report the same error
             except OSError as e:
                 _log.info("the memory of %s cannot be used: %s", address, e)
@@ -200,10 +210,10 @@ class DataPlane:
         try:
             send(pieces(task_id, encoded), metadata=self._metadata, timeout=_TRANSFER_SECONDS)
         except grpc.RpcError as e:
-            # The object is there already: an earlier attempt succeeded, and only its answer was
-            # lost.
             if not isinstance(e, grpc.Call) or e.code() != grpc.StatusCode.ALREADY_EXISTS:
                 raise
+            return False
+        return True
 
     # ---- in --------------------------------------------------------------------------------------
 
