@@ -28,8 +28,8 @@ import (
 	"github.com/millrace/millrace/memory/alloc"
 	"github.com/millrace/millrace/memory/cuda"
 	"github.com/millrace/millrace/worker/executor"
-	"github.com/millrace/millrace/worker/loop"
 	"github.com/millrace/millrace/worker/session"
+	"github.com/millrace/millrace/worker/stats"
 	"github.com/millrace/millrace/worker/tasklog"
 )
 
@@ -347,7 +347,7 @@ func Run(ctx context.Context, config Config) (err error) {
 			}
 		}()
 		return session.RunZero(ctx, session.ZeroConfig{
-			Registration: registration, Scheduler: scheduler, RSS: loop.RSS, Log: c.Log,
+			Registration: registration, Scheduler: scheduler, RSS: stats.RSS, Log: c.Log,
 			Ready: func(id ids.WorkerID) { c.ready(id, "") },
 		})
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/millrace/millrace/worker/native"
 	"github.com/millrace/millrace/worker/peers"
 	"github.com/millrace/millrace/worker/session"
+	"github.com/millrace/millrace/worker/stats"
 	"github.com/millrace/millrace/worker/store"
 	"github.com/millrace/millrace/worker/writes"
 )
@@ -39,6 +40,7 @@ type Worker struct {
 	outbox  *session.Outbox
 	peers   *peers.Peers
 	writes  *writes.Writes
+	stats   *stats.Stats
 	// sessions are the sessions with the scheduler.
 	sessions Sessions
 	// inlineBytes is the size of the largest result that is sent inline.
@@ -104,9 +106,6 @@ func New(c Config) *Worker {
 	c.SchedulerTimeout = cmp.Or(max(c.SchedulerTimeout, 0), lifecycle.DefaultSchedulerTimeout)
 	c.MemoryWait = cmp.Or(max(c.MemoryWait, 0), lifecycle.DefaultMemoryWait)
 	c.BorrowWait = cmp.Or(max(c.BorrowWait, 0), lifecycle.DefaultBorrowWait)
-	if c.RSS == nil {
-		c.RSS = RSS
-	}
 	c.Lifecycle.Slots = int(c.Registration.GetSlots())
 	c.Lifecycle.Resources = c.Registration.GetResources()
 	w := &Worker{
@@ -122,6 +121,7 @@ func New(c Config) *Worker {
 	w.peers = peers.New(peers.Config{Name: c.Registration.GetName(), Store: c.Store, Path: c.Path, MemoryWait: c.MemoryWait, BorrowWait: c.BorrowWait, Go: c.Go, Tell: w.tell, Log: c.Log})
 	w.writes = writes.New(writes.Config{Store: c.Store, MemoryWait: c.MemoryWait, Tell: func(x *writes.Write) { w.post(x) }, Log: c.Log})
 	can := w.peers.Capabilities()
+	w.stats = stats.New(stats.Config{Store: c.Store, Peers: w.peers, Executors: c.Executors, Times: &w.times, GPUHealth: c.GPUHealth, Traffic: c.Traffic, RSS: c.RSS})
 	w.nearby = newNearby(can.Lend, c.Native.InPlace())
 	c.Lifecycle.Leases, c.Lifecycle.ReadsInPlace, c.Lifecycle.MemoryWait = can.Borrow != nil, w.nearby.lender != nil, c.MemoryWait
 	w.machine = lifecycle.New(c.Lifecycle)
@@ -147,6 +147,11 @@ func (w *Worker) Connected() bool { return w.sessions.Connected() }
 
 // Receiver returns the interface through which clients write objects to this worker.
 func (w *Worker) Receiver() transfer.Receiver { return w.writes }
+
+// DescribeMemory describes the contents of the worker's memory; see package stats.
+func (w *Worker) DescribeMemory(limit int, task ids.TaskID) *millracev1.DescribeMemoryResponse {
+	return w.stats.Memory(limit, task)
+}
 
 // PostResults passes results of executors to the worker.
 func (w *Worker) PostResults(results []executor.Result) { w.post(results) }
@@ -271,7 +276,7 @@ func (w *Worker) own(ctx context.Context) error {
 func (w *Worker) beaten() {
 	w.config.Store.Tick(time.Now())
 	w.config.Store.Trim(ledger.KeepBytes)
-	w.outbox.Stats(w.stats())
+	w.outbox.Stats(w.stats.Beat())
 	w.step(lifecycle.Beaten{})
 	if w.config.Alive != nil {
 		w.config.Alive()

@@ -1,4 +1,4 @@
-package loop
+package stats
 
 import (
 	"testing"
@@ -42,7 +42,7 @@ func TestHoldingsAreDescribedForPrograms(t *testing.T) {
 			&millracev1.MemoryHolding{ReservationId: 7, TierBytes: []uint64{11, 0}, Owner: &millracev1.MemoryOwner{Owner: &millracev1.MemoryOwner_ExecutorSlot{ExecutorSlot: 1}}},
 		},
 	} {
-		if got := new(Worker).holdings([]ledger.Holding{test.held}, 2); len(got) != 1 || !proto.Equal(got[0], test.want) {
+		if got := new(Stats).holdings([]ledger.Holding{test.held}, 2); len(got) != 1 || !proto.Equal(got[0], test.want) {
 			t.Errorf("%s is %v, not %v", name, got, test.want)
 		}
 	}

@@ -1,4 +1,6 @@
-package loop
+// Package stats is an Adapter: it describes for the API what a worker has in use, such as its
+// memory and its routes to peers.
+package stats
 
 import (
 	"bytes"
@@ -13,39 +15,79 @@ import (
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory/ledger"
+	"github.com/millrace/millrace/worker/native"
+	"github.com/millrace/millrace/worker/peers"
+	"github.com/millrace/millrace/worker/store"
 )
 
-func (w *Worker) stats() *workerv1.WorkerStats {
-	books, _, small := w.config.Store.Stats()
-	s := &workerv1.WorkerStats{MemoryUsedBytes: books.HeldBytes + books.ReservedBytes + small, RssBytes: w.config.RSS()}
-	tiers := w.config.Store.Tiers()
+// Executors are the processes of a worker.
+type Executors interface {
+	// KindOf returns the kind of executor that a process is, "" if it is none that runs tasks now.
+	KindOf(pid int) string
+	// Deaths returns how many processes died, and the reason of the last death.
+	Deaths() (n uint64, last string)
+}
+
+// Config is fixed for the life of a worker.
+type Config struct {
+	Store *store.Store
+	Peers *peers.Peers
+	// Executors may be nil.
+	Executors Executors
+	// Times are the times of native operations.
+	Times *native.TimeBook
+	// GPUHealth returns the state of the worker's GPU, nil if that is unknown. May be nil.
+	GPUHealth func() *millracev1.GpuHealth
+	// Traffic returns the bytes received and sent since the start. May be nil.
+	Traffic func() (in, out uint64)
+	// RSS returns the resident memory of the process in bytes. Nil: that of this process.
+	RSS func() uint64
+}
+
+// Stats describes one worker.
+type Stats struct{ config Config }
+
+// New returns the Stats of a worker.
+func New(c Config) *Stats {
+	if c.RSS == nil {
+		c.RSS = RSS
+	}
+	return &Stats{c}
+}
+
+// Beat returns what the worker tells the scheduler about itself. It lists the routes only if they
+// have changed since the last call. REQUIRES: the caller owns the worker.
+func (s *Stats) Beat() *workerv1.WorkerStats {
+	books, _, small := s.config.Store.Stats()
+	r := &workerv1.WorkerStats{MemoryUsedBytes: books.HeldBytes + books.ReservedBytes + small, RssBytes: s.config.RSS()}
+	tiers := s.config.Store.Tiers()
 	var below uint64 // what the tiers below have room for
-	s.MemoryPressure = len(tiers) > 1 && books.Pressed()
+	r.MemoryPressure = len(tiers) > 1 && books.Pressed()
 	for i := range tiers {
-		s.Tiers = append(s.Tiers, tierOf(&tiers[i]))
+		r.Tiers = append(r.Tiers, tierOf(&tiers[i]))
 	}
 	for _, t := range tiers[1:] {
-		s.SpilledBytes += t.HeldBytes
-		s.SpillWrittenBytes += t.OutBytes
-		s.SpillReadBytes += t.InBytes
+		r.SpilledBytes += t.HeldBytes
+		r.SpillWrittenBytes += t.OutBytes
+		r.SpillReadBytes += t.InBytes
 		if t.Failed != nil {
-			s.SpillFailure = t.Failed.Error()
+			r.SpillFailure = t.Failed.Error()
 		} else {
 			below += t.SizeBytes - min(t.UsedBytes, t.SizeBytes)
 		}
 	}
-	s.MemoryEvictableBytes = tiers[0].CheapBytes + min(tiers[0].EvictableBytes-tiers[0].CheapBytes, below)
-	s.Routes = w.peers.Routes()
-	if w.config.GPUHealth != nil {
-		s.GpuHealth = w.config.GPUHealth()
+	r.MemoryEvictableBytes = tiers[0].CheapBytes + min(tiers[0].EvictableBytes-tiers[0].CheapBytes, below)
+	r.Routes = s.config.Peers.Routes()
+	if s.config.GPUHealth != nil {
+		r.GpuHealth = s.config.GPUHealth()
 	}
-	if w.config.Traffic != nil {
-		s.ReceivedBytes, s.SentBytes = w.config.Traffic()
+	if s.config.Traffic != nil {
+		r.ReceivedBytes, r.SentBytes = s.config.Traffic()
 	}
-	if w.config.Executors != nil {
-		s.ExecutorDeaths, s.LastExecutorDeath = w.config.Executors.Deaths()
+	if s.config.Executors != nil {
+		r.ExecutorDeaths, r.LastExecutorDeath = s.config.Executors.Deaths()
 	}
-	return s
+	return r
 }
 
 func tierOf(t *ledger.TierState) *millracev1.MemoryTier {
@@ -59,18 +101,18 @@ func tierOf(t *ledger.TierState) *millracev1.MemoryTier {
 	return tier
 }
 
-// DescribeMemory describes the contents of the worker's memory: at most limit of the largest
-// holders, of the pins and of the last fetches, and the history of a task's result if task is not
-// 0. It may be called from any goroutine.
-func (w *Worker) DescribeMemory(limit int, task ids.TaskID) *millracev1.DescribeMemoryResponse {
-	snapshot := w.config.Store.Snapshot(limit)
-	_, objects, small := w.config.Store.Stats()
+// Memory describes the contents of the worker's memory: at most limit of the largest holders, of
+// the pins and of the last fetches, and the history of a task's result if task is not 0. It may be
+// called from any goroutine.
+func (s *Stats) Memory(limit int, task ids.TaskID) *millracev1.DescribeMemoryResponse {
+	snapshot := s.config.Store.Snapshot(limit)
+	_, objects, small := s.config.Store.Stats()
 	r := &millracev1.DescribeMemoryResponse{
-		Largest: w.holdings(snapshot.Largest, len(snapshot.Tiers)), Pinned: w.holdings(snapshot.Pinned, len(snapshot.Tiers)),
-		SmallObjectCount: uint64(objects), SmallObjectBytes: small, RssBytes: w.config.RSS(), Fetches: w.peers.Last(limit), NativeTimes: w.times.Read(),
+		Largest: s.holdings(snapshot.Largest, len(snapshot.Tiers)), Pinned: s.holdings(snapshot.Pinned, len(snapshot.Tiers)),
+		SmallObjectCount: uint64(objects), SmallObjectBytes: small, RssBytes: s.config.RSS(), Fetches: s.config.Peers.Last(limit), NativeTimes: s.config.Times.Read(),
 	}
 	if task != 0 {
-		r.History = w.config.Store.History(task)
+		r.History = s.config.Store.History(task)
 	}
 	for i := range snapshot.Tiers {
 		r.Tiers = append(r.Tiers, tierOf(&snapshot.Tiers[i]))
@@ -84,7 +126,7 @@ func (w *Worker) DescribeMemory(limit int, task ids.TaskID) *millracev1.Describe
 	return r
 }
 
-func (w *Worker) holdings(list []ledger.Holding, tiers int) (out []*millracev1.MemoryHolding) {
+func (s *Stats) holdings(list []ledger.Holding, tiers int) (out []*millracev1.MemoryHolding) {
 	for i := range list {
 		h := &list[i]
 		x := &millracev1.MemoryHolding{
@@ -105,15 +147,15 @@ func (w *Worker) holdings(list []ledger.Holding, tiers int) (out []*millracev1.M
 			}
 		}
 		for _, p := range h.Pins {
-			x.Pins = append(x.Pins, w.pinName(p))
+			x.Pins = append(x.Pins, s.pinName(p))
 		}
 		out = append(out, x)
 	}
 	return out
 }
 
-func objectState(s ledger.State) millracev1.ObjectState {
-	switch s {
+func objectState(x ledger.State) millracev1.ObjectState {
+	switch x {
 	case ledger.Building:
 		return millracev1.ObjectState_OBJECT_STATE_BUILDING
 	case ledger.Sealed:
@@ -140,11 +182,11 @@ func owner(h ledger.Holder) *millracev1.MemoryOwner {
 }
 
 // pinName describes the holder of a pin, as in "input t42/a1" or "executor python, pid 4711".
-func (w *Worker) pinName(p ledger.Pin) string {
-	if p.Reason != ledger.PinExecutor || w.config.Executors == nil {
+func (s *Stats) pinName(p ledger.Pin) string {
+	if p.Reason != ledger.PinExecutor || s.config.Executors == nil {
 		return p.String()
 	}
-	kind := w.config.Executors.KindOf(int(p.Holder.ID))
+	kind := s.config.Executors.KindOf(int(p.Holder.ID))
 	if kind == "" {
 		kind = "that is ending"
 	}
