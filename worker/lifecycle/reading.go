@@ -153,6 +153,12 @@ func (m *Machine) mayRead(a *attempt, in *Input) bool {
 		*m.usage.read(in.Object) < inPlaceTimes*in.Bytes
 }
 
+// MovesTooMuch says whether InPlaceFailed is the answer: both what the attempt would read in place
+// and its result are larger than MoveLimit. The size of the result is asked for only if it matters.
+func (e *StartRun) MovesTooMuch(read uint64, result func() uint64) bool {
+	return e.MoveLimit > 0 && read > e.MoveLimit && result() > e.MoveLimit
+}
+
 // moveLimit is StartRun.MoveLimit of an attempt.
 func (a *attempt) moveLimit() uint64 {
 	if a.large == nil && a.reads == Moves {

@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"github.com/millrace/millrace/transfer/notify"
 	"github.com/millrace/millrace/worker/lifecycle"
 	"github.com/millrace/millrace/worker/native"
 	"github.com/millrace/millrace/worker/peers"
@@ -16,13 +17,6 @@ import (
 // the inbox after it has released the lock and continues if there is more, but at most
 // lifecycle.InlineRounds times: then it wakes the owner goroutine.
 
-// post appends an event to the inbox and wakes the owner goroutine. It may be called with locks
-// held.
-func (w *Worker) post(x any) {
-	w.put(x)
-	w.wakeOwner()
-}
-
 // stepInline posts an event. If the inbox was empty and no other goroutine is the owner, the caller
 // steps the machine itself. REQUIRES: the caller holds no locks, and the owner's work never waits
 // for the caller.
@@ -37,7 +31,7 @@ func (w *Worker) tell(e peers.Event, idle bool) {
 	if idle {
 		w.stepInline(e)
 	} else {
-		w.post(e)
+		w.inbox.post(e)
 	}
 }
 
@@ -45,8 +39,8 @@ func (w *Worker) tell(e peers.Event, idle bool) {
 // reports to the scheduler as soon as nothing else is urgent. It says whether the caller was the
 // owner.
 func (w *Worker) stepInlineQuietly(x any) bool {
-	if waiting := w.put(x); waiting > 1 {
-		w.wakeOwner()
+	if waiting := w.inbox.put(x); waiting > 1 {
+		w.inbox.wakeOwner()
 		return false
 	}
 	return w.tryStepInline()
@@ -57,8 +51,8 @@ func (w *Worker) stepInlineQuietly(x any) bool {
 // it before all other work. The caller must then call after, for the work that was left undone: to
 // wake the owner if there is work for it, and to send the reports to the scheduler.
 func (w *Worker) receive(m session.Message) (fetch func(leave func()), after func()) {
-	if waiting := w.put(m); waiting > 1 || len(m.Response.GetAssignments()) > lifecycle.InlineAssignments {
-		w.wakeOwner()
+	if waiting := w.inbox.put(m); waiting > 1 || len(m.Response.GetAssignments()) > lifecycle.InlineAssignments {
+		w.inbox.wakeOwner()
 		return nil, nil
 	}
 	was, fetch, wake := w.tryStepInlineAndTake(true)
@@ -69,8 +63,8 @@ func (w *Worker) receive(m session.Message) (fetch func(leave func()), after fun
 		return nil, nil
 	}
 	return fetch, func() {
-		if wake || w.Waiting() {
-			w.wakeOwner()
+		if wake || w.inbox.waiting() {
+			w.inbox.wakeOwner()
 		}
 		w.signal()
 	}
@@ -100,57 +94,14 @@ func (w *Worker) tryStepInlineAndTake(take bool) (was bool, fetch func(leave fun
 			return true, fetch, wake
 		}
 		if wake {
-			w.wakeOwner()
+			w.inbox.wakeOwner()
 		}
-		if !w.Waiting() {
+		if !w.inbox.waiting() {
 			return true, nil, false
 		}
 	}
-	w.wakeOwner()
+	w.inbox.wakeOwner()
 	return true, nil, false
-}
-
-func (w *Worker) put(x any) (waiting int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.inbox = append(w.inbox, x)
-	return len(w.inbox)
-}
-
-// urgent handles ended runs and notifications from peers before their turn in the inbox: one
-// message of the scheduler may carry a thousand assignments, and a peer may wait for the result of
-// the first. These events do not depend on the events that were posted before them.
-func (w *Worker) urgent() {
-	if !w.Waiting() {
-		return
-	}
-	var first []any
-	w.mu.Lock()
-	rest := w.inbox[:0]
-	for _, x := range w.inbox {
-		switch x.(type) {
-		case []*native.Run, completed:
-			first = append(first, x)
-		default:
-			rest = append(rest, x)
-		}
-	}
-	clear(w.inbox[len(rest):])
-	w.inbox = rest
-	w.mu.Unlock()
-	for _, x := range first {
-		w.handle(x)
-	}
-	if len(first) > 0 && w.config.Notifier != nil {
-		w.config.Notifier.Flush()
-	}
-}
-
-func (w *Worker) wakeOwner() {
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
 }
 
 // settle is called after each batch of the owner's work.
@@ -159,10 +110,10 @@ func (w *Worker) settle() {
 	w.signal()
 }
 
-// signal completes the deferred work of runs that have ended (settleEnded) and lets the session
+// signal completes the deferred work of runs that have ended (nativeRuns.settle) and lets the session
 // send the queued reports to the scheduler.
 func (w *Worker) signal() {
-	w.settleEnded()
+	w.native.settle()
 	w.outbox.Signal()
 }
 
@@ -170,11 +121,59 @@ func (w *Worker) settleQuietly() {
 	if w.renewing != nil {
 		w.renewed()
 	}
-	if w.asked && w.machine.Len() == 0 && w.lending == 0 && !w.peers.Rescuing() && w.stopped == nil && w.mayLeave() {
+	if w.asked && w.machine.Len() == 0 && w.leases.pending == 0 && !w.peers.Rescuing() && w.stopped == nil && w.mayLeave() {
 		w.leave("drained")
 	}
 	w.config.Native.Load(w.machine.Len() > 0, w.machine.FreeSlots())
-	if w.config.Notifier != nil {
-		w.config.Notifier.Flush()
+	w.subscriptions.flush()
+}
+
+// Completed queues completion notifications from peers; see notify.Config. Handle processes them.
+func (w *Worker) Completed(completions []notify.Completion) { w.inbox.put(completed(completions)) }
+
+// Requested queues the subscriptions of a peer. Handle processes them.
+func (w *Worker) Requested(s *notify.Subscriber, requests []notify.Request) {
+	w.inbox.put(requested{s, requests})
+}
+
+// Handle processes the notifications and subscriptions that Completed and Requested have queued,
+// unless another goroutine is the owner: then that one does.
+func (w *Worker) Handle() {
+	if w.tryStepInline() {
+		w.signal()
 	}
+}
+
+// Left says that a peer's connection has ended: its subscriptions are dropped.
+func (w *Worker) Left(s *notify.Subscriber) { w.inbox.post(left{s}) }
+
+// host is the worker as its native slots know it.
+type host struct{ w *Worker }
+
+// Ended is part of native.Host.
+func (h host) Ended(runs []*native.Run) { h.w.inbox.post(runs) }
+
+// HandOver is part of native.Host.
+func (h host) HandOver(runs []*native.Run) { h.w.stepInlineQuietly(runs) }
+
+// Idle is part of native.Host.
+func (h host) Idle() { h.w.signal() }
+
+// DeviceLost is part of native.Host.
+func (h host) DeviceLost(why error) { h.w.Fail(why) }
+
+// SetPolling is part of native.Host.
+func (h host) SetPolling(yes bool) {
+	if notifier := h.w.config.Notifier; notifier != nil {
+		notifier.SetPolling(yes)
+	}
+}
+
+// Poll is part of native.Host.
+func (h host) Poll() bool {
+	if h.w.config.Notifier == nil || !h.w.config.Notifier.Poll() {
+		return false
+	}
+	h.w.tryStepInline()
+	return true
 }

@@ -33,7 +33,7 @@ func TestInlineStepsAndTheOwnerAlternate(t *testing.T) {
 			for i := range each {
 				x := gone{ledger.ObjectID{Task: ids.TaskID(d), Generation: ids.Attempt(i)}}
 				if i%3 == 0 {
-					w.post(x)
+					w.inbox.post(x)
 				} else {
 					w.stepInline(x)
 				}
@@ -41,7 +41,7 @@ func TestInlineStepsAndTheOwnerAlternate(t *testing.T) {
 		})
 	}
 	all.Wait()
-	w.post(unmapped{peer: 1})
+	w.inbox.post(unmapped{peer: 1})
 	w.stepInline(gone{ledger.ObjectID{Task: drivers}})
 	next := [drivers + 1]uint32{}
 	for next[drivers] == 0 {
@@ -78,18 +78,18 @@ func TestUrgentEventsDoNotWaitForALongMessage(t *testing.T) {
 	w.machine.Step(time.Now(), &lifecycle.Assigned{Ref: lifecycle.Ref{Task: 4, Attempt: 1}, Awaited: []lifecycle.Awaited{{Object: lifecycle.Object{Task: 3, Generation: 1}}}})
 	registered, gone := session.Message{Session: 7}, left{}
 	for _, x := range []any{registered, []*native.Run{}, completed{{Ref: transfer.Ref{Task: 3, Generation: 1}, Unavailable: true}}, gone} {
-		w.put(x)
+		w.inbox.put(x)
 	}
 	w.urgent()
 	if w.machine.Len() > 0 {
 		t.Error("a notification was left for later")
 	}
-	if want := []any{registered, gone}; !slices.Equal(w.inbox, want) {
-		t.Errorf("left for later are %v", w.inbox)
+	if want := []any{registered, gone}; !slices.Equal(w.inbox.events, want) {
+		t.Errorf("left for later are %v", w.inbox.events)
 	}
 	w.urgent()
-	if len(w.inbox) != 2 {
-		t.Errorf("left for later are %v", w.inbox)
+	if len(w.inbox.events) != 2 {
+		t.Errorf("left for later are %v", w.inbox.events)
 	}
 }
 
@@ -109,7 +109,7 @@ func TestAnEndThatWasNotReportedYetIsNotForgotten(t *testing.T) {
 	} {
 		slots := new(handSlots)
 		w := New(Config{Registration: &workerv1.Registration{Slots: 1}, Sessions: SessionsBy(nil), Native: slots, Store: workertest.NewStore(t, 1<<20), Log: slog.New(slog.DiscardHandler)})
-		w.ops[1] = w.newOp(&millracev1.Op{Kind: millracev1.OpKind_OP_KIND_NATIVE, Name: "bench.noop"})
+		w.ops[1] = newOp(&millracev1.Op{Kind: millracev1.OpKind_OP_KIND_NATIVE, Name: "bench.noop"}, nil)
 		w.assign(&workerv1.Assignment{TaskId: 1, Attempt: 1, OpId: 1})
 		w.handle(slots.started)
 		if w.machine.Len() > 0 {

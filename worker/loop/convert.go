@@ -13,15 +13,8 @@ import (
 
 // This file turns messages of the scheduler into the machine's words.
 
-// carried is what the run of an attempt needs and the machine does not look at.
-type carried struct {
-	arguments      []byte
-	key, namespace string
-	timeout        time.Duration
-	priority       int32
-}
-
-// attemptOf converts an assignment. It leaves out who makes the inputs; see early.
+// attemptOf converts an assignment. It leaves out who makes the inputs; see
+// subscriptions.makers.
 func attemptOf(pb *workerv1.Assignment, o *op) *attempt {
 	ref := lifecycle.Ref{Task: ids.TaskID(pb.GetTaskId()), Attempt: ids.Attempt(pb.GetAttempt())}
 	a := &attempt{
@@ -67,12 +60,6 @@ func attemptOf(pb *workerv1.Assignment, o *op) *attempt {
 	return a
 }
 
-// listOf names the whole object of which an object is an item; the object itself if it is none.
-func listOf(id ledger.ObjectID) ledger.ObjectID {
-	id.Item = 0
-	return id
-}
-
 func objectOf(r *workerv1.Replica) ledger.ObjectID {
 	return ledger.ObjectID{Task: ids.TaskID(r.GetTaskId()), Generation: ids.Attempt(r.GetGeneration())}
 }
@@ -83,6 +70,10 @@ func reportOf(id ledger.ObjectID, bytes uint64, event workerv1.ObjectEvent) *wor
 
 func reportOn(ref lifecycle.Ref, outcome lifecycle.Outcome) *workerv1.TaskReport {
 	return &workerv1.TaskReport{TaskId: uint64(ref.Task), Attempt: uint32(ref.Attempt), Outcome: workerv1.TaskOutcome(outcome)}
+}
+
+func taskRef(r lifecycle.Ref) *workerv1.AttemptRef {
+	return &workerv1.AttemptRef{TaskId: uint64(r.Task), Attempt: uint32(r.Attempt)}
 }
 
 func refOf(r *workerv1.AttemptRef) lifecycle.Ref {

@@ -46,7 +46,7 @@ func (w *Worker) next(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for limit := time.After(workertest.EventTimeout); !done(); {
 		select {
-		case <-w.wake:
+		case <-w.inbox.wake:
 			w.drainInbox()
 		case <-limit:
 			t.Fatalf("no %s", what)
@@ -64,7 +64,7 @@ func TestInputsAreReadUnderTheLastLease(t *testing.T) {
 	})
 	w.peers.Begin(t.Context())
 	w.peers.Set(&workerv1.Peer{WorkerId: 2, DataAddress: "host:1"})
-	w.ops[1] = w.newOp(&millracev1.Op{Kind: millracev1.OpKind_OP_KIND_NATIVE, Name: "bench.noop"})
+	w.ops[1] = newOp(&millracev1.Op{Kind: millracev1.OpKind_OP_KIND_NATIVE, Name: "bench.noop"}, nil)
 	w.assign(&workerv1.Assignment{TaskId: 1, Attempt: 1, OpId: 1, Inputs: []*workerv1.Input{{TaskId: 9, Generation: 1, Bytes: 1 << 30, Holders: []uint32{2}}}})
 	w.next(t, "run with the first lease", func() bool { return len(slots.started) == 1 })
 	full, err := room.ReserveIdle(ledger.Holder{Kind: ledger.HolderTask, ID: 7}, []uint64{900 << 10})
@@ -106,7 +106,7 @@ func TestLeasesThatAreLeftWhenAWorkerStops(t *testing.T) {
 	})
 	w.peers.Begin(t.Context())
 	w.peers.Set(&workerv1.Peer{WorkerId: 2, DataAddress: "host:1"})
-	w.ops[1] = w.newOp(&millracev1.Op{Kind: millracev1.OpKind_OP_KIND_EXEC, Name: "reads/x"})
+	w.ops[1] = newOp(&millracev1.Op{Kind: millracev1.OpKind_OP_KIND_EXEC, Name: "reads/x"}, w.executors)
 	assign := func(task uint64) {
 		w.assign(&workerv1.Assignment{TaskId: task, Attempt: 1, OpId: 1, Inputs: []*workerv1.Input{{TaskId: 9, Generation: 1, Bytes: 1 << 20, Holders: []uint32{2}}}})
 	}

@@ -1,10 +1,8 @@
 package loop
 
 import (
-	"bytes"
 	"fmt"
-	"maps"
-	"slices"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -20,7 +18,7 @@ import (
 
 // open begins a session: its registration contains everything that the worker has.
 func (w *Worker) open() *workerv1.Registration {
-	w.settleEnded() // then the reports of all ended runs are in the outbox
+	w.native.settle() // then the reports of all ended runs are in the outbox
 	clear(w.ops)
 	w.peers.RepeatRoutes()
 	r := proto.Clone(w.config.Registration).(*workerv1.Registration)
@@ -35,15 +33,9 @@ func (w *Worker) open() *workerv1.Registration {
 	for _, ref := range w.machine.Attempts() {
 		r.Running = append(r.Running, taskRef(ref))
 	}
-	for _, hash := range slices.SortedFunc(maps.Keys(w.functions), func(a, b ids.FunctionHash) int { return bytes.Compare(a[:], b[:]) }) {
-		r.Functions = append(r.Functions, hash[:])
-	}
+	r.Functions = w.functions.hashes()
 	r.Life = w.life
 	return r
-}
-
-func taskRef(r lifecycle.Ref) *workerv1.AttemptRef {
-	return &workerv1.AttemptRef{TaskId: uint64(r.Task), Attempt: uint32(r.Attempt)}
 }
 
 // runs says whether an attempt of a task was assigned to this worker.
@@ -63,7 +55,7 @@ func (w *Worker) scheduler(r *workerv1.SessionResponse) {
 		first := w.self.Load() == 0
 		w.life = x.GetLife()
 		w.self.Store(x.GetWorkerId())
-		w.inlineBytes = x.GetInlineResultBytes()
+		w.subscriptions.inlineBytes = x.GetInlineResultBytes()
 		w.config.Native.Registered(x.GetInlineResultBytes())
 		w.writes.Registered(x.GetLife(), x.GetInlineResultBytes())
 		w.step(lifecycle.Registered{Self: ids.WorkerID(x.GetWorkerId())})
@@ -79,16 +71,17 @@ func (w *Worker) scheduler(r *workerv1.SessionResponse) {
 		}
 	}
 	for _, d := range r.GetOps() {
-		w.ops[d.GetOpId()] = w.newOp(d.GetOp())
+		w.ops[d.GetOpId()] = newOp(d.GetOp(), w.executors)
 	}
 	for _, p := range r.GetPeers() {
 		w.peers.Set(p)
 	}
 	if dropped := r.GetDroppedFunctions(); len(dropped) > 0 {
-		w.dropFunctions(dropped)
+		// A function that the message also contains is needed again.
+		w.functions.drop(dropped)
 	}
 	if len(r.GetFunctions()) > 0 {
-		w.functionsCame(r.GetFunctions())
+		w.step(w.functions.add(r.GetFunctions()))
 	}
 	for _, x := range r.GetAcceptedWrites() { // before the assignments that waited for them
 		w.writes.Accept(objectOf(x))
@@ -138,30 +131,27 @@ func (w *Worker) scheduler(r *workerv1.SessionResponse) {
 	}
 }
 
-// functionsCame stores functions, and goes on with the attempts that waited for them.
-func (w *Worker) functionsCame(functions []*millracev1.Function) {
-	e := lifecycle.FunctionsCame{Functions: make([]ids.FunctionHash, len(functions))}
-	for i, f := range functions {
-		e.Functions[i] = hash32(f.GetHash())
-		w.functions[e.Functions[i]] = f
+// assign gives the machine an attempt.
+func (w *Worker) assign(pb *workerv1.Assignment) {
+	a := attemptOf(pb, w.ops[pb.GetOpId()])
+	if w.attempts[a.ref] != nil {
+		return
 	}
-	w.step(e)
-}
-
-// dropFunctions forgets functions that no task refers to. If a message drops a function and also
-// contains it, it is needed again: the caller stores the functions of the message afterwards.
-func (w *Worker) dropFunctions(hashes [][]byte) {
-	for _, hash := range hashes {
-		delete(w.functions, hash32(hash))
+	switch {
+	case a.op == nil:
+		w.outbox.Task(w.reports.failed(a, "PROTOCOL_VIOLATION", fmt.Sprintf("assignment %s names op %d, which this session has not defined", a.ref, pb.GetOpId())))
+		return
+	case a.op.wrong != nil:
+		w.outbox.Task(w.reports.failed(a, a.op.wrong.GetReason(), a.op.wrong.GetMessage()))
+		return
+	case a.op.pb.GetKind() == millracev1.OpKind_OP_KIND_PYTHON_PICKLE && w.functions.of(a.op) == nil:
+		a.assigned.Function = lifecycle.Function{Name: a.op.pb.GetName(), Hash: hash32(a.op.pb.GetFunction())}
 	}
-	if w.config.Executors != nil {
-		w.config.Executors.DropFunctions(hashes)
-	}
-}
-
-func hash32(b []byte) (h [32]byte) {
-	copy(h[:], b)
-	return h
+	w.subscriptions.makers(a, pb, w.Self(), w.attempts)
+	a.known = time.Now()
+	a.assigned.Reads, a.assigned.Replicates = w.access.reads(a.op), a.op.pb.GetName() == replicateOp
+	w.attempts[a.ref] = a
+	w.step(&a.assigned)
 }
 
 // rescued passes a rescued object to the machine, which reports it. It may be gone by now: it came

@@ -1,16 +1,25 @@
 package loop
 
 import (
-	"time"
-
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/notify"
-	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/lifecycle"
+	"github.com/millrace/millrace/worker/peers"
+	"github.com/millrace/millrace/worker/store"
 )
+
+// subscriptions connects results that other workers wait for, here or there, with the machine.
+type subscriptions struct {
+	// notifier may be nil.
+	notifier Notifier
+	peers    *peers.Peers
+	store    *store.Store
+	// inlineBytes is the size of the largest result that is sent inline.
+	inlineBytes uint32
+}
 
 // These types are posted to the inbox.
 type (
@@ -22,28 +31,9 @@ type (
 	left struct{ subscriber *notify.Subscriber }
 )
 
-// Completed queues completion notifications from peers; see notify.Config. Handle processes them.
-func (w *Worker) Completed(completions []notify.Completion) { w.put(completed(completions)) }
-
-// Requested queues the subscriptions of a peer. Handle processes them.
-func (w *Worker) Requested(s *notify.Subscriber, requests []notify.Request) {
-	w.put(requested{s, requests})
-}
-
-// Handle processes the notifications and subscriptions that Completed and Requested have queued,
-// unless another goroutine is the owner: then that one does.
-func (w *Worker) Handle() {
-	if w.tryStepInline() {
-		w.signal()
-	}
-}
-
-// Left says that a peer's connection has ended: its subscriptions are dropped.
-func (w *Worker) Left(s *notify.Subscriber) { w.post(left{s}) }
-
-// early enters what will make the inputs of an assignment that are not made yet: attempts on this
-// worker, or peers.
-func (w *Worker) early(a *attempt, pb *workerv1.Assignment) {
+// makers enters what will make the inputs of an assignment that are not made yet: attempts on this
+// worker, whose number is self, or peers.
+func (s *subscriptions) makers(a *attempt, pb *workerv1.Assignment, self ids.WorkerID, attempts map[lifecycle.Ref]*attempt) {
 	for i, in := range pb.GetInputs() {
 		if !in.GetPending() {
 			continue
@@ -51,10 +41,10 @@ func (w *Worker) early(a *attempt, pb *workerv1.Assignment) {
 		x := a.in(i)
 		id := listOf(ledger.ObjectID(x.Object))
 		ref := lifecycle.Ref{Task: id.Task, Attempt: id.Generation}
-		_, here := w.config.Store.Lookup(id)
+		_, here := s.store.Lookup(id)
 		switch {
-		case here && w.attempts[ref] == nil:
-		case len(x.Holders) == 0 || x.Holders[0] == w.Self():
+		case here && attempts[ref] == nil:
+		case len(x.Holders) == 0 || x.Holders[0] == self:
 			// The result may be stored here before its attempt has ended; the attempt is waited
 			// for.
 			a.assigned.Makers = append(a.assigned.Makers, ref)
@@ -68,18 +58,18 @@ func (w *Worker) early(a *attempt, pb *workerv1.Assignment) {
 }
 
 // subscribe subscribes to the completion of an object at the peer that makes it.
-func (w *Worker) subscribe(x lifecycle.Awaited) lifecycle.Event {
-	peer := w.peers.Peer(x.Peer)
-	if peer.Address == "" || w.config.Notifier == nil {
+func (s *subscriptions) subscribe(x lifecycle.Awaited) lifecycle.Event {
+	peer := s.peers.Peer(x.Peer)
+	if peer.Address == "" || s.notifier == nil {
 		return lifecycle.NeverMade{Object: x.Object}
 	}
-	w.config.Notifier.Subscribe(peer, transfer.Ref{Task: x.Object.Task, Generation: x.Object.Generation})
+	s.notifier.Subscribe(peer, transfer.Ref{Task: x.Object.Task, Generation: x.Object.Generation})
 	return nil
 }
 
-func (w *Worker) unsubscribe(x lifecycle.Awaited) {
-	if peer := w.peers.Peer(x.Peer); peer.Address != "" && w.config.Notifier != nil {
-		w.config.Notifier.Unsubscribe(peer, transfer.Ref{Task: x.Object.Task, Generation: x.Object.Generation})
+func (s *subscriptions) unsubscribe(x lifecycle.Awaited) {
+	if peer := s.peers.Peer(x.Peer); peer.Address != "" && s.notifier != nil {
+		s.notifier.Unsubscribe(peer, transfer.Ref{Task: x.Object.Task, Generation: x.Object.Generation})
 	}
 }
 
@@ -92,42 +82,39 @@ func made(x *notify.Completion) lifecycle.Event {
 	return lifecycle.Made{Object: o, Bytes: x.Bytes, Inline: x.Inline}
 }
 
-// enterInput enters the value of an object as an input of an attempt that has waited for it.
-func (a *attempt) enterInput(e lifecycle.EnterInput) {
-	a.known = time.Now()
-	for i := range a.inputs {
-		if x := a.in(i).Object; listOf(ledger.ObjectID(x)) == ledger.ObjectID(e.Object) {
-			a.inputs[i] = narrowed(device.Input{Header: e.Inline}, x.Item)
-		}
-	}
-}
-
 // ask converts a subscription of a peer, or its end.
-func (w *Worker) ask(s *notify.Subscriber, x notify.Request) lifecycle.Event {
+func (s *subscriptions) ask(by *notify.Subscriber, x notify.Request) lifecycle.Event {
 	o := lifecycle.Object{Task: x.Ref.Task, Generation: x.Ref.Generation}
 	if x.Cancel {
-		return lifecycle.Unasked{Object: o, By: s}
+		return lifecycle.Unasked{Object: o, By: by}
 	}
-	_, here := w.config.Store.Lookup(ledger.ObjectID(o))
-	return lifecycle.Asked{Object: o, By: s, Here: here}
+	_, here := s.store.Lookup(ledger.ObjectID(o))
+	return lifecycle.Asked{Object: o, By: by, Here: here}
 }
 
 // notify tells a subscriber that an object is here, or that it will not be made here.
-func (w *Worker) notify(e lifecycle.Notify) {
+func (s *subscriptions) notify(e lifecycle.Notify) {
 	completion := notify.Completion{Ref: transfer.Ref(e.Object), Unavailable: true}
-	if o, here := w.config.Store.Lookup(ledger.ObjectID(e.Object)); here && !e.Unavailable {
+	if o, here := s.store.Lookup(ledger.ObjectID(e.Object)); here && !e.Unavailable {
 		completion.Bytes, completion.Unavailable = o.Bytes(), false
-		if !o.HasPlace() && len(o.Header) <= int(w.inlineBytes) {
+		if !o.HasPlace() && len(o.Header) <= int(s.inlineBytes) {
 			completion.Bytes, completion.Inline = uint64(len(o.Header)), o.Header
 		}
 	}
-	w.config.Notifier.Publish(e.To.(*notify.Subscriber), completion)
+	s.notifier.Publish(e.To.(*notify.Subscriber), completion)
 }
 
 // publish notifies the subscribers of a result that was just made.
-func (w *Worker) publish(r *workerv1.TaskReport, to []lifecycle.Subscriber) {
+func (s *subscriptions) publish(r *workerv1.TaskReport, to []lifecycle.Subscriber) {
 	ref := transfer.Ref{Task: ids.TaskID(r.GetTaskId()), Generation: ids.Attempt(r.GetAttempt())}
 	for _, x := range to {
-		w.config.Notifier.Publish(x.(*notify.Subscriber), notify.Completion{Ref: ref, Bytes: r.GetOutputBytes(), Inline: r.GetInlineResult()})
+		s.notifier.Publish(x.(*notify.Subscriber), notify.Completion{Ref: ref, Bytes: r.GetOutputBytes(), Inline: r.GetInlineResult()})
+	}
+}
+
+// flush sends the notifications that are queued.
+func (s *subscriptions) flush() {
+	if s.notifier != nil {
+		s.notifier.Flush()
 	}
 }

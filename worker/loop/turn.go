@@ -2,11 +2,10 @@ package loop
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
-	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/worker/lifecycle"
 )
 
@@ -85,62 +84,16 @@ func (w *Worker) due(why Reason) {
 	}
 }
 
+// beaten does what is done once per Beat.
+func (w *Worker) beaten() {
+	w.config.Store.Tick(time.Now())
+	w.config.Store.Trim(ledger.KeepBytes)
+	w.outbox.Stats(w.stats.Beat())
+	w.step(lifecycle.Beaten{})
+	if w.config.Alive != nil {
+		w.config.Alive()
+	}
+}
+
 // Waiting says whether events wait in the inbox.
-func (w *Worker) Waiting() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return len(w.inbox) > 0
-}
-
-// Stopped returns the reason why the worker has stopped, nil if it has not. REQUIRES: no goroutine
-// owns the worker.
-func (w *Worker) Stopped() error { return w.stopped }
-
-// Busy says whether the worker has attempts, and so needs ticks. REQUIRES: no goroutine owns the
-// worker.
-func (w *Worker) Busy() bool { return w.machine.Len() > 0 }
-
-// Describe describes the attempts of a task. REQUIRES: no goroutine owns the worker.
-func (w *Worker) Describe(task ids.TaskID) (lines []string) {
-	for _, ref := range w.machine.Attempts() {
-		if ref.Task == task {
-			state, _ := w.machine.State(ref)
-			lines = append(lines, fmt.Sprintf("%s, %s: %v", ref, state, w.machine.History(ref)))
-		}
-	}
-	return lines
-}
-
-// Check returns the first broken invariant of the worker's machines and of its records about them.
-// REQUIRES: no goroutine owns the worker.
-func (w *Worker) Check() error {
-	if err := w.machine.Check(); err != nil {
-		return err
-	}
-	if err := w.config.Store.Check(); err != nil {
-		return err
-	}
-	refs := w.machine.Attempts()
-	for _, ref := range refs {
-		if w.attempts[ref] == nil {
-			return fmt.Errorf("loop: the machine has %s, and the loop does not", ref)
-		}
-	}
-	if len(w.attempts) != len(refs) {
-		return fmt.Errorf("loop: %d attempts, and the machine has %d", len(w.attempts), len(refs))
-	}
-	return nil
-}
-
-// Residue returns an error that names what the worker has beside its objects, nil if nothing.
-// REQUIRES: no goroutine owns the worker.
-func (w *Worker) Residue() error {
-	if w.machine.Busy() || w.peers.Rescuing() || len(w.attempts)+len(w.reservations)+len(w.functions)+w.lending > 0 {
-		return fmt.Errorf("attempts %v, busy %v, rescuing %v, %d reservations, %d functions, %d requests for leases", w.machine.Attempts(), w.machine.Busy(),
-			w.peers.Rescuing(), len(w.reservations), len(w.functions), w.lending)
-	}
-	if written := w.writes.Reports(); len(written) > 0 {
-		return errors.New("written objects that are neither accepted nor refused")
-	}
-	return nil
-}
+func (w *Worker) Waiting() bool { return w.inbox.waiting() }

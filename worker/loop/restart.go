@@ -1,7 +1,6 @@
 package loop
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -35,20 +34,15 @@ func (w *Worker) renew(r *session.Renewal) {
 // active any more.
 func (w *Worker) renewed() {
 	r := w.renewing
-	if w.machine.Busy() || w.peers.Rescuing() || w.lending > 0 {
+	if w.machine.Busy() || w.peers.Rescuing() || w.leases.pending > 0 {
 		if time.Since(w.renewedSince) > lifecycle.RenewLimit && w.stopped == nil {
 			w.stopped = fmt.Errorf("the scheduler was started anew, and what ran here did not end within %v: %d attempts", lifecycle.RenewLimit, w.machine.Len())
 		}
 		return
 	}
-	w.settleEnded()
+	w.native.settle()
 	w.config.Store.Forget()
-	var hashes [][]byte
-	// order-free: each is forgotten independently.
-	for hash := range w.functions {
-		hashes = append(hashes, hash[:])
-	}
-	w.dropFunctions(hashes)
+	w.functions.drop(w.functions.hashes())
 	w.step(lifecycle.Renewed{})
 	w.peers.Forget()
 	w.outbox.Forget(false)
@@ -58,35 +52,4 @@ func (w *Worker) renewed() {
 	w.renewing = nil
 	w.log.Info("everything of the earlier scheduler is given up", "took", time.Since(w.renewedSince).Round(time.Millisecond))
 	close(r.Done)
-}
-
-var errLeft = errors.New("left")
-
-// askToLeave asks the scheduler for permission to leave. The scheduler then places nothing new
-// here, and has other workers copy the objects that only this worker holds.
-func (w *Worker) askToLeave() {
-	w.log.Info("asked to leave: ending what runs, and handing over what no other worker has",
-		"running", w.machine.Len(), "objects", len(w.config.Store.Inventory()), "grace", w.config.DrainGrace)
-	w.asked = true
-	w.outbox.Drain()
-}
-
-// mayLeave says whether an idle worker that was told to leave can do so without loss: the scheduler
-// has agreed, or the worker holds no objects.
-func (w *Worker) mayLeave() bool {
-	return w.drained || len(w.config.Store.Inventory()) == 0
-}
-
-func (w *Worker) leave(why string) {
-	if running, objects := w.machine.Len(), len(w.config.Store.Inventory()); !w.asked || w.drained || running+objects == 0 {
-		w.log.Info("leaving", "reason", why)
-	} else {
-		// The scheduler recomputes the lost objects that it can.
-		w.log.Warn("leaving before all was handed over", "reason", why, "running", running, "objects", objects)
-	}
-	w.sessions.Leave()
-	w.settleEnded()
-	w.outbox.Leave()
-	w.leaving = true
-	w.stopped = errLeft
 }
