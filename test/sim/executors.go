@@ -569,9 +569,6 @@ func (x *executors) Deaths() (uint64, string) {
 	return x.p.slots.deaths, fmt.Sprint(x.p.slots.deaths)
 }
 
-// Close is part of loop.Executors.
-func (*executors) Close() {}
-
 // natives is loop.Native over the slots.
 type natives struct{ p *process }
 

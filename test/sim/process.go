@@ -250,7 +250,7 @@ func (p *process) stop(d time.Duration) {
 }
 
 // turn lets the worker's loop take a turn, and does what follows from it.
-func (p *process) turn(why loop.Reason) {
+func (p *process) turn(why loop.Occasion) {
 	if p.dead {
 		return
 	}

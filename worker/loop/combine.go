@@ -110,8 +110,8 @@ func (w *Worker) settle() {
 	w.signal()
 }
 
-// signal completes the deferred work of runs that have ended (nativeRuns.settle) and lets the session
-// send the queued reports to the scheduler.
+// signal completes the deferred work of runs that have ended (nativeRuns.settle) and lets the
+// session send the queued reports to the scheduler.
 func (w *Worker) signal() {
 	w.native.settle()
 	w.outbox.Signal()
@@ -160,7 +160,7 @@ func (h host) HandOver(runs []*native.Run) { h.w.stepInlineQuietly(runs) }
 func (h host) Idle() { h.w.signal() }
 
 // DeviceLost is part of native.Host.
-func (h host) DeviceLost(why error) { h.w.Fail(why) }
+func (h host) DeviceLost(why error) { h.w.inbox.post(session.Failed{Err: why}) }
 
 // SetPolling is part of native.Host.
 func (h host) SetPolling(yes bool) {

@@ -76,9 +76,9 @@ func (n *nativeRuns) deferUnpin(e *lifecycle.Unpin) bool {
 	return true
 }
 
-// settle does the deferred work of runs that have ended. When it returns, nothing is left of
-// the runs that had ended before the call, even if another goroutine did the work. It does not need
-// the owner: the attempts of these runs have left the machine.
+// settle does the deferred work of runs that have ended. When it returns, nothing is left of the
+// runs that had ended before the call, even if another goroutine did the work. It does not need the
+// owner: the attempts of these runs have left the machine.
 func (n *nativeRuns) settle() {
 	n.settling.Lock()
 	defer n.settling.Unlock()

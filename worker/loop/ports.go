@@ -37,15 +37,14 @@ type Executors interface {
 	DropFunctions(hashes [][]byte)
 	// Deaths returns how many processes died, and the reason of the last death.
 	Deaths() (n uint64, last string)
-	// Close ends all processes and waits for them.
-	Close()
 }
 
 // Native runs native operations in slots; see package native. The owner calls Start, Stop, TakeBack
 // and Load; they do not wait.
 type Native interface {
-	// Open starts the slots, which hand each run back to host. Close ends them and waits for them.
-	Open(host native.Host)
+	// Open starts the slots, which hand each run back to their host. Close ends them and waits for
+	// them.
+	Open(of native.Host)
 	Close()
 	// Start hands a run to a slot.
 	Start(slot int, r *native.Run)

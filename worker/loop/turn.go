@@ -12,13 +12,13 @@ import (
 // This file takes the worker through its turns. Run does so by the clock, in a goroutine that owns
 // the worker; a simulation calls Begin and Turn by a clock of its own.
 
-// Reason says why the owner takes a turn.
-type Reason uint8
+// Occasion says why the owner takes a turn.
+type Occasion uint8
 
-// The reasons.
+// The occasions.
 const (
 	// Woken: events wait in the inbox.
-	Woken Reason = iota
+	Woken Occasion = iota
 	// TickDue and BeatDue: a lifecycle.Tick or a lifecycle.Beat has passed.
 	TickDue
 	BeatDue
@@ -46,7 +46,7 @@ func (w *Worker) Begin(ctx context.Context) {
 
 // Turn handles the events in the inbox, and then does the work of the reason. It must not be called
 // again when the worker has stopped.
-func (w *Worker) Turn(why Reason) (next Next) {
+func (w *Worker) Turn(why Occasion) (next Next) {
 	w.owning.Lock()
 	if w.stopped == nil {
 		w.drainInbox()
@@ -66,7 +66,7 @@ func (w *Worker) Turn(why Reason) (next Next) {
 	return next
 }
 
-func (w *Worker) due(why Reason) {
+func (w *Worker) due(why Occasion) {
 	switch why {
 	case Woken:
 	case TickDue:

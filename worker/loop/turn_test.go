@@ -49,7 +49,7 @@ func TestTurnsLeadAWorker(t *testing.T) {
 		Registration: &workerv1.Registration{Name: "host-0", Slots: 1}, Native: slots, Store: workertest.NewStore(t, 1<<20), Log: slog.New(slog.DiscardHandler),
 		Sessions: func(c session.Config) Sessions { sessions = c; return noSessions{} },
 	})
-	turn := func(why Reason) Next {
+	turn := func(why Occasion) Next {
 		t.Helper()
 		next := w.Turn(why)
 		if err := w.Check(); err != nil {

@@ -15,10 +15,16 @@ import (
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory/ledger"
-	"github.com/millrace/millrace/worker/native"
-	"github.com/millrace/millrace/worker/peers"
 	"github.com/millrace/millrace/worker/store"
 )
+
+// Peers are the other workers of the cluster.
+type Peers interface {
+	// Routes returns the routes to all peers if they have changed since the last call.
+	Routes() []*millracev1.Route
+	// Last returns at most limit of the last fetches, oldest first.
+	Last(limit int) []*millracev1.MemoryFetch
+}
 
 // Executors are the processes of a worker.
 type Executors interface {
@@ -31,11 +37,11 @@ type Executors interface {
 // Config is fixed for the life of a worker.
 type Config struct {
 	Store *store.Store
-	Peers *peers.Peers
+	Peers Peers
 	// Executors may be nil.
 	Executors Executors
-	// Times are the times of native operations.
-	Times *native.TimeBook
+	// NativeTimes returns the times of native operations.
+	NativeTimes func() *millracev1.NativeTimes
 	// GPUHealth returns the state of the worker's GPU, nil if that is unknown. May be nil.
 	GPUHealth func() *millracev1.GpuHealth
 	// Traffic returns the bytes received and sent since the start. May be nil.
@@ -109,7 +115,7 @@ func (s *Stats) Memory(limit int, task ids.TaskID) *millracev1.DescribeMemoryRes
 	_, objects, small := s.config.Store.Stats()
 	r := &millracev1.DescribeMemoryResponse{
 		Largest: s.holdings(snapshot.Largest, len(snapshot.Tiers)), Pinned: s.holdings(snapshot.Pinned, len(snapshot.Tiers)),
-		SmallObjectCount: uint64(objects), SmallObjectBytes: small, RssBytes: s.config.RSS(), Fetches: s.config.Peers.Last(limit), NativeTimes: s.config.Times.Read(),
+		SmallObjectCount: uint64(objects), SmallObjectBytes: small, RssBytes: s.config.RSS(), Fetches: s.config.Peers.Last(limit), NativeTimes: s.config.NativeTimes(),
 	}
 	if task != 0 {
 		r.History = s.config.Store.History(task)
