@@ -16,7 +16,7 @@ import (
 const modulePath = "github.com/millrace/millrace"
 
 // machines are the directories of the pure packages; the packages below them count as well.
-var machines = []string{"server/sched", "server/coord", "server/members", "server/copies", "server/functions", "server/templates", "worker/lifecycle", "transfer/flow", "memory/alloc", "memory/ledger"}
+var machines = []string{"server/sched", "server/coord", "server/members", "server/copies", "server/functions", "server/plugins", "server/templates", "worker/lifecycle", "transfer/flow", "memory/alloc", "memory/ledger"}
 
 // cgoAllowed are the only packages that may import "C".
 var cgoAllowed = []string{"transfer/ucx", "transfer/gather", "memory/cuda", "internal/sharedlib", "worker/ops/simd"}

@@ -20,6 +20,7 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/server/coord"
 	"github.com/millrace/millrace/server/copies"
+	"github.com/millrace/millrace/server/plugins"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
 )
@@ -411,6 +412,8 @@ func samples() []Record {
 			Name: "w", Purpose: copies.DrainRetire, Reason: "why", Worker: 3, Since: time.Unix(0, 1), Until: time.Unix(9, 0), Lost: time.Unix(7, 0),
 		}},
 		&copies.DrainOrderChanged{DrainOrder: copies.DrainOrder{Name: "w"}, Gone: true},
+		&plugins.PluginChanged{Plugin: plugins.Plugin{Name: "p", Version: 1 << 60, Body: []byte("b")}},
+		&plugins.PluginChanged{Plugin: plugins.Plugin{Name: "p"}, Gone: true},
 		&coord.Coordinated{Changes: []coord.Change{
 			{Row: coord.ValueRow{Number: 1, Namespace: "s", Value: coord.Value{Data: []byte("v"), Keys: []string{"k"}, Hold: 3, Tasks: []ids.TaskID{9}}}},
 			{Row: coord.ValueRow{Number: 2, Namespace: "s", Value: coord.Value{Data: bytes.Repeat([]byte("v"), largeBytes)}}},

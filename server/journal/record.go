@@ -10,14 +10,15 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/server/coord"
 	"github.com/millrace/millrace/server/copies"
+	"github.com/millrace/millrace/server/plugins"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
 )
 
 // Record is one of the types of this file, or one of these events of the machine: ClientClosed,
 // TasksHeld, TasksReleased, TasksCancelled, TasksRetried, GraphReleased, TaskEnded; or the
-// facts Coordinated and DrainOrderChanged. All are pointers. The command "millrace journal show"
-// prints all fields but bytes, so a secret is bytes.
+// facts Coordinated, DrainOrderChanged and PluginChanged. All are pointers. The command "millrace
+// journal show" prints all fields but bytes, so a secret is bytes.
 type Record any
 
 // Begun is the first record of each start of the scheduler.
@@ -116,6 +117,7 @@ const (
 	// Numbers from 40 on are those of facts that are no tasks.
 	kindCoordinated       kind = 40
 	kindDrainOrderChanged kind = 41
+	kindPluginChanged     kind = 42
 )
 
 // The kinds from 60 on are those of snapshots.
@@ -209,6 +211,11 @@ func (c *codec) code(r Record) Record {
 		c.time(&r.Since)
 		c.time(&r.Until)
 		c.time(&r.Lost)
+	case *plugins.PluginChanged:
+		c.flag(&r.Gone)
+		c.text(&r.Name)
+		whole(c, &r.Version)
+		c.payload(&r.Body)
 	case *coord.Coordinated:
 		list(c, &r.Changes, (*codec).coordChange)
 	}
@@ -261,6 +268,8 @@ func kindOf(r Record) kind {
 		return kindCoordinated
 	case *copies.DrainOrderChanged:
 		return kindDrainOrderChanged
+	case *plugins.PluginChanged:
+		return kindPluginChanged
 	}
 	panic(fmt.Sprintf("a %T is no record of the journal", r))
 }
@@ -310,6 +319,8 @@ func newRecord(k kind) Record {
 		return new(coord.Coordinated)
 	case kindDrainOrderChanged:
 		return new(copies.DrainOrderChanged)
+	case kindPluginChanged:
+		return new(plugins.PluginChanged)
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/server/copies"
 	"github.com/millrace/millrace/server/journal"
 	"github.com/millrace/millrace/server/members"
+	"github.com/millrace/millrace/server/plugins"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
 )
@@ -206,6 +207,8 @@ func (l *Loop) replay(record journal.Record) error {
 		order := *r
 		order.Since, order.Until, order.Lost = l.timeOf(r.Since), l.timeOf(r.Until), l.timeOf(r.Lost)
 		l.machine.LoadOrder(l.config.Clock(), order)
+	case *plugins.PluginChanged:
+		l.plugins.Load(*r)
 	case *coord.Coordinated:
 		l.replayCoordinated(r)
 	case *journal.WorkerNumbered:
@@ -321,6 +324,15 @@ func (l *Loop) recordEnded(effect *sched.Effect) {
 		}
 	}
 	l.note(ended)
+}
+
+// Recorded waits until all that was recorded before is durable.
+func (l *Loop) Recorded(ctx context.Context) error {
+	var record uint64
+	if err := l.inspect(ctx, func() { record = l.restarting.recorded }); err != nil {
+		return err
+	}
+	return l.durable(ctx, record)
 }
 
 // durable waits until all that was recorded up to a record is durable.

@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/server/catalog"
 	"github.com/millrace/millrace/server/functions"
 	"github.com/millrace/millrace/server/members"
+	"github.com/millrace/millrace/server/plugins"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
 )
@@ -101,6 +102,7 @@ type Loop struct {
 
 	deaths    deaths
 	functions *functions.Machine
+	plugins   *plugins.Machine
 	datasets  uint64 // last number given out
 	// nativeOps is sorted. It is replaced as a whole, and any goroutine may read it.
 	nativeOps atomic.Pointer[[]string]
@@ -157,6 +159,7 @@ func New(config Config) *Loop {
 		coordination: newCoordination(),
 
 		functions: functions.New(),
+		plugins:   plugins.New(uint64(start.UnixNano())),
 	}
 	l.dirty.graphs = map[ids.GraphID]struct{}{}
 	ops := slices.Sorted(slices.Values(config.NativeOps))

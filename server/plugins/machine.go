@@ -44,6 +44,9 @@ const (
 	EffectOrder EffectKind = iota + 1
 	// EffectAnswer: the call with Ticket has ended with Outcomes. Kept: the plugin stays.
 	EffectAnswer
+	// EffectChanged: the durable row Changed has changed. An answer in the same step is true as
+	// soon as that is durable.
+	EffectChanged
 )
 
 // Effect is an order of the machine.
@@ -55,6 +58,7 @@ type Effect struct {
 	Ticket   Ticket
 	Kept     bool
 	Outcomes []Outcome
+	Changed  *PluginChanged
 }
 
 // Limits of the number of plugins, and of their bodies in bytes. Each process of an executor sets
@@ -68,7 +72,9 @@ const (
 // Machine keeps the plugins. It is not safe for concurrent use.
 type Machine struct {
 	// plugins are in the order of their versions.
-	plugins   []Plugin
+	plugins []Plugin
+	// rows are the durable plugins, by name.
+	rows      map[string]Plugin
 	version   uint64
 	revision  uint64
 	followers map[Follower]*follower
@@ -95,7 +101,7 @@ type call struct {
 // two starts of the scheduler must differ, because processes of workers outlive it and compare
 // versions only.
 func New(after uint64) *Machine {
-	return &Machine{version: after, followers: make(map[Follower]*follower)}
+	return &Machine{version: after, rows: make(map[string]Plugin), followers: make(map[Follower]*follower)}
 }
 
 // Plugins returns the plugins, in order. The caller must not change them.
@@ -139,7 +145,7 @@ func (m *Machine) Register(ticket Ticket, name string, body []byte) []Effect {
 func (m *Machine) Unregister(ticket Ticket, name string) []Effect {
 	p, _ := m.Find(name)
 	m.remove(func(p Plugin) bool { return p.Name == name })
-	return m.begin(ticket, p.Version)
+	return append(m.drop(name), m.begin(ticket, p.Version)...)
 }
 
 // GiveUp means that nobody waits for the answer to a call any more. Its orders are carried out
@@ -241,7 +247,8 @@ func (m *Machine) order() (effects []Effect) {
 
 func (m *Machine) connected() []Follower {
 	list := make([]Follower, 0, len(m.followers))
-	for id := range m.followers { // order-free: sorted below
+	// sorted: below.
+	for id := range m.followers {
 		list = append(list, id)
 	}
 	slices.Sort(list)
@@ -260,10 +267,15 @@ func (m *Machine) settle() (effects []Effect) {
 	m.calls = slices.DeleteFunc(m.calls, func(c *call) bool { return len(c.waiting) == 0 })
 	for _, c := range ended {
 		failed := slices.ContainsFunc(c.outcomes, func(o Outcome) bool { return o.Failures != nil })
-		here := m.here(c)
-		if failed && here {
+		i := slices.IndexFunc(m.plugins, func(p Plugin) bool { return p.Version == c.version })
+		here := i >= 0
+		switch {
+		case here && failed:
+			effects = append(effects, m.drop(m.plugins[i].Name)...)
 			m.remove(func(p Plugin) bool { return p.Version == c.version })
 			effects = append(effects, m.order()...)
+		case here:
+			effects = append(effects, m.put(m.plugins[i])...)
 		}
 		if c.ticket == 0 {
 			continue
@@ -282,6 +294,18 @@ func (m *Machine) Check() error {
 		}
 		if slices.ContainsFunc(m.plugins[:i], func(other Plugin) bool { return other.Name == p.Name }) {
 			return fmt.Errorf("two plugins are named %q", p.Name)
+		}
+	}
+	for _, p := range m.plugins { // A plugin without a row is being registered, and the reverse.
+		row, known := m.rows[p.Name]
+		if under := slices.ContainsFunc(m.calls, func(c *call) bool { return c.version == p.Version }); !under && (!known || row.Version != p.Version) {
+			return fmt.Errorf("plugin %q has version %d, and its row %d", p.Name, p.Version, row.Version)
+		}
+	}
+	// order-free: any one is a problem.
+	for name := range m.rows {
+		if _, known := m.Find(name); !known {
+			return fmt.Errorf("plugin %q has a row, and is not there", name)
 		}
 	}
 	for _, c := range m.calls {

@@ -29,6 +29,10 @@ type world struct {
 	// unregisters.
 	open map[plugins.Ticket]string
 	kept map[plugins.Ticket]bool
+	// log are the changes of durable rows.
+	log []plugins.PluginChanged
+	// size is added to the size of each plugin.
+	size int
 }
 
 func (w *world) carryOut(effects []plugins.Effect) {
@@ -39,6 +43,8 @@ func (w *world) carryOut(effects []plugins.Effect) {
 			if i := slices.IndexFunc(w.carriers, func(c *carrier) bool { return c.id == e.Follower }); i >= 0 {
 				w.carriers[i].orders = append(w.carriers[i].orders, e)
 			}
+		case plugins.EffectChanged:
+			w.log = append(w.log, *e.Changed)
 		case plugins.EffectAnswer:
 			if _, waits := w.open[e.Ticket]; !waits {
 				w.t.Fatalf("an answer to call %d, which has one or was never made", e.Ticket)
@@ -86,7 +92,7 @@ func (w *world) step() {
 	switch ticket := plugins.Ticket(w.last); w.random.IntN(8) {
 	case 0, 1:
 		w.open[ticket] = name
-		w.carryOut(w.machine.Register(ticket, name, []byte{byte(w.random.IntN(20)), 0}))
+		w.carryOut(w.machine.Register(ticket, name, append([]byte{byte(w.random.IntN(20)), 0}, make([]byte, w.size)...)))
 	case 2:
 		if _, known := w.machine.Find(name); known {
 			w.open[ticket] = ""

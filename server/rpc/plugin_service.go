@@ -1,13 +1,13 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
 	"sync"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -23,15 +23,15 @@ import (
 // orderBytes is the approximate size at which a list of plugins is split into messages.
 const orderBytes = 8 << 20
 
-// pluginService serves PluginService and PluginOrderService: it owns the machine of the plugins.
+// pluginService serves PluginService and PluginOrderService. The scheduler owns the machine of the
+// plugins.
 type pluginService struct {
 	pb.UnimplementedPluginServiceServer
 	workerv1.UnimplementedPluginOrderServiceServer
 	*Server
 
-	mu      sync.Mutex
-	machine *plugins.Machine
-	last    uint64 // the last number of a connection or a call
+	mu   sync.Mutex
+	last uint64 // the last number of a connection or a call
 	// orders have the last list for each connection, with room for one. answers have room for the
 	// one answer to each call. Both are guarded by mu, as is all above.
 	orders  map[plugins.Follower]chan plugins.Effect
@@ -40,14 +40,34 @@ type pluginService struct {
 
 func newPluginService(s *Server) *pluginService {
 	return &pluginService{
-		Server: s, machine: plugins.New(uint64(time.Now().UnixNano())), orders: make(map[plugins.Follower]chan plugins.Effect), answers: make(map[plugins.Ticket]chan plugins.Effect),
+		Server: s, orders: make(map[plugins.Follower]chan plugins.Effect), answers: make(map[plugins.Ticket]chan plugins.Effect),
 	}
 }
 
-// carryOut carries out effects. REQUIRES: mu is held.
+// step gives the machine to change, and carries out the effects.
+func (s *pluginService) step(ctx context.Context, change func(*plugins.Machine) []plugins.Effect) error {
+	return s.scheduler.Plugins(ctx, false, func(m *plugins.Machine) []plugins.Effect {
+		effects := change(m)
+		s.carryOut(effects)
+		return effects
+	})
+}
+
+// number returns the next number of a connection or a call.
+func (s *pluginService) number() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last++
+	return s.last
+}
+
+// carryOut carries out effects.
 func (s *pluginService) carryOut(effects []plugins.Effect) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, e := range effects {
 		switch e.Kind {
+		case plugins.EffectChanged: // The scheduler records it.
 		case plugins.EffectOrder:
 			to := s.orders[e.Follower]
 			select {
@@ -64,36 +84,46 @@ func (s *pluginService) carryOut(effects []plugins.Effect) {
 	}
 }
 
-// call makes a change that workers carry out, and waits for its end. change is called with mu held.
-func (s *pluginService) call(ctx context.Context, change func(plugins.Ticket) ([]plugins.Effect, error)) (plugins.Effect, error) {
-	answer := make(chan plugins.Effect, 1)
-	s.mu.Lock()
-	s.last++
-	ticket := plugins.Ticket(s.last)
-	effects, err := change(ticket)
-	if err == nil && effects != nil {
+// call makes a change that workers carry out, and waits for its end.
+func (s *pluginService) call(ctx context.Context, registers bool, change func(*plugins.Machine, plugins.Ticket) ([]plugins.Effect, error)) (plugins.Effect, error) {
+	answer, ticket := make(chan plugins.Effect, 1), plugins.Ticket(s.number())
+	var effects []plugins.Effect
+	var refused error
+	err := s.scheduler.Plugins(ctx, registers, func(m *plugins.Machine) []plugins.Effect {
+		if effects, refused = change(m, ticket); refused != nil || effects == nil {
+			return nil
+		}
+		s.mu.Lock()
 		s.answers[ticket] = answer
+		s.mu.Unlock()
 		s.carryOut(effects)
-	}
-	s.mu.Unlock()
-	if err != nil || effects == nil {
+		return effects
+	})
+	if err = cmp.Or(err, refused); err != nil || effects == nil {
 		return plugins.Effect{Kept: true}, err
 	}
-	defer func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.answers[ticket] != nil {
-			delete(s.answers, ticket)
-			s.machine.GiveUp(ticket)
-		}
-	}()
+	defer s.giveUp(context.WithoutCancel(ctx), ticket)
 	select {
 	case e := <-answer:
 		return e, nil
 	case <-s.scheduler.Draining():
-		return plugins.Effect{}, &schedapi.Error{Kind: schedapi.ErrDraining, Message: "the scheduler is stopping: its plugins end with it; register them when it is back"}
+		return plugins.Effect{}, &schedapi.Error{Kind: schedapi.ErrDraining, Message: "the scheduler is stopping: repeat the call when it is back"}
 	case <-ctx.Done():
 		return plugins.Effect{}, ctx.Err()
+	}
+}
+
+// giveUp tells that nobody waits for the answer to a call any more, unless it was given.
+func (s *pluginService) giveUp(ctx context.Context, ticket plugins.Ticket) {
+	s.mu.Lock()
+	waits := s.answers[ticket] != nil
+	delete(s.answers, ticket)
+	s.mu.Unlock()
+	if waits {
+		_ = s.step(ctx, func(m *plugins.Machine) []plugins.Effect { // It fails only if the scheduler has stopped.
+			m.GiveUp(ticket)
+			return nil
+		})
 	}
 }
 
@@ -116,24 +146,27 @@ func (s *pluginService) RegisterPlugin(ctx context.Context, r *pb.RegisterPlugin
 	if err != nil {
 		return nil, err
 	}
-	end, err := s.call(ctx, func(ticket plugins.Ticket) ([]plugins.Effect, error) {
+	end, err := s.call(ctx, true, func(m *plugins.Machine, ticket plugins.Ticket) ([]plugins.Effect, error) {
 		name := plugin.GetName()
-		_, known := s.machine.Find(name)
+		_, known := m.Find(name)
 		switch {
 		case known && r.GetIdempotent():
 			return nil, nil
-		case s.machine.Full(name):
+		case m.Full(name):
 			return nil, edge.Refusal(codes.ResourceExhausted, "PLUGIN_TOO_LARGE", fmt.Sprintf(
 				"plugin %q would be one more than the %d that there may be; unregister some (ListPlugins), or give several the same name, which replaces them",
 				name, plugins.MaxPlugins), map[string]string{"object": name})
 		}
-		if all := s.machine.Bytes(name) + len(body); len(body) > plugins.MaxPluginBytes || all > plugins.MaxTotalBytes {
+		if all := m.Bytes(name) + len(body); len(body) > plugins.MaxPluginBytes || all > plugins.MaxTotalBytes {
 			return nil, edge.Refusal(codes.ResourceExhausted, "PLUGIN_TOO_LARGE", fmt.Sprintf(
 				"plugin %q has %d bytes, and all plugins would have %d: one may have %d, and all together %d; let it read what is large from a shared directory",
 				name, len(body), all, plugins.MaxPluginBytes, plugins.MaxTotalBytes), map[string]string{"object": name})
 		}
-		return s.machine.Register(ticket, name, body), nil
+		return m.Register(ticket, name, body), nil
 	})
+	if err == nil && end.Kept {
+		err = s.scheduler.Recorded(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -142,14 +175,18 @@ func (s *pluginService) RegisterPlugin(ctx context.Context, r *pb.RegisterPlugin
 
 // UnregisterPlugin is part of PluginServiceServer.
 func (s *pluginService) UnregisterPlugin(ctx context.Context, r *pb.UnregisterPluginRequest) (*pb.UnregisterPluginResponse, error) {
-	end, err := s.call(ctx, func(ticket plugins.Ticket) ([]plugins.Effect, error) {
-		if _, known := s.machine.Find(r.GetName()); !known {
+	end, err := s.call(ctx, false, func(m *plugins.Machine, ticket plugins.Ticket) ([]plugins.Effect, error) {
+		if _, known := m.Find(r.GetName()); !known {
 			return nil, edge.Refusal(codes.NotFound, "UNKNOWN_PLUGIN", fmt.Sprintf("there is no plugin %q: see ListPlugins", r.GetName()), map[string]string{"object": r.GetName()})
 		}
-		return s.machine.Unregister(ticket, r.GetName()), nil
+		return m.Unregister(ticket, r.GetName()), nil
 	})
 	if err != nil {
 		return nil, err
+	}
+	// A disk that fails does not matter: the plugin is gone from all workers.
+	if s.scheduler.Recorded(ctx) != nil && ctx.Err() != nil {
+		return nil, ctx.Err()
 	}
 	return &pb.UnregisterPluginResponse{Workers: outcomesTo(end.Outcomes)}, nil
 }
@@ -164,10 +201,11 @@ func outcomesTo(outcomes []plugins.Outcome) (list []*pb.PluginOutcome) {
 }
 
 // ListPlugins is part of PluginServiceServer.
-func (s *pluginService) ListPlugins(context.Context, *pb.ListPluginsRequest) (*pb.ListPluginsResponse, error) {
-	s.mu.Lock()
-	list := s.machine.Plugins()
-	s.mu.Unlock()
+func (s *pluginService) ListPlugins(ctx context.Context, _ *pb.ListPluginsRequest) (*pb.ListPluginsResponse, error) {
+	var list []plugins.Plugin
+	if err := s.step(ctx, func(m *plugins.Machine) []plugins.Effect { list = m.Plugins(); return nil }); err != nil {
+		return nil, err
+	}
 	response := &pb.ListPluginsResponse{}
 	for _, p := range list {
 		plugin, err := pluginTo(p)
@@ -199,19 +237,20 @@ func (s *pluginService) FollowPlugins(stream grpc.BidiStreamingServer[workerv1.F
 	if err != nil {
 		return err
 	}
-	orders := make(chan plugins.Effect, 1)
+	orders, id := make(chan plugins.Effect, 1), plugins.Follower(s.number())
 	s.mu.Lock()
-	s.last++
-	id := plugins.Follower(s.last)
 	s.orders[id] = orders
-	s.carryOut(s.machine.Join(id, first.GetWorker()))
 	s.mu.Unlock()
 	defer func() {
+		// It fails only if the scheduler has stopped.
+		_ = s.step(context.WithoutCancel(stream.Context()), func(m *plugins.Machine) []plugins.Effect { return m.Leave(id) })
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.carryOut(s.machine.Leave(id))
 		delete(s.orders, id)
 	}()
+	if err := s.step(stream.Context(), func(m *plugins.Machine) []plugins.Effect { return m.Join(id, first.GetWorker()) }); err != nil {
+		return err
+	}
 	ended := make(chan error, 1)
 	s.streams.Go(func() { ended <- s.readReports(stream, id) })
 	sent := make(map[uint64]bool)
@@ -243,9 +282,10 @@ func (s *pluginService) readReports(stream grpc.BidiStreamingServer[workerv1.Fol
 		for _, f := range r.GetFailures() {
 			failures = append(failures, plugins.Failure{Version: f.GetVersion(), Failures: f.GetOutcome().GetFailures()})
 		}
-		s.mu.Lock()
-		s.carryOut(s.machine.Report(id, r.GetRevision(), failures))
-		s.mu.Unlock()
+		err = s.step(stream.Context(), func(m *plugins.Machine) []plugins.Effect { return m.Report(id, r.GetRevision(), failures) })
+		if err != nil {
+			return err
+		}
 	}
 }
 

@@ -4,24 +4,46 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/server/loop"
 	"github.com/millrace/millrace/server/plugins"
-	"github.com/millrace/millrace/server/schedapi"
 )
 
-// undrained is a scheduler that is not asked for anything but whether it drains. It does not.
-type undrained struct{ schedapi.Scheduler }
+// scheduler returns one that runs until the test ends.
+func scheduler(t *testing.T) *loop.Loop {
+	t.Helper()
+	l := loop.New(loop.Config{})
+	ctx, cancel := context.WithCancel(context.Background())
+	var group sync.WaitGroup
+	group.Go(func() { l.Run(ctx) })
+	t.Cleanup(func() { cancel(); group.Wait() })
+	return l
+}
 
-func (undrained) Draining() <-chan struct{} { return nil }
+// find returns the plugin of a name.
+func (s *pluginService) find(t *testing.T, name string) (p plugins.Plugin) {
+	t.Helper()
+	if err := s.step(t.Context(), func(m *plugins.Machine) []plugins.Effect { p, _ = m.Find(name); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
 
 // Nothing waits for the answer to a call whose caller has gone before the workers answered.
 func TestCallsOfPluginsThatWereGivenUpAreForgotten(t *testing.T) {
-	s := newPluginService(&Server{scheduler: undrained{}})
+	s := newPluginService(&Server{scheduler: scheduler(t)})
+	step := func(change func(m *plugins.Machine) []plugins.Effect) {
+		t.Helper()
+		if err := s.step(t.Context(), change); err != nil {
+			t.Fatal(err)
+		}
+	}
 	orders := make(chan plugins.Effect, 1)
 	s.orders[1] = orders
-	s.carryOut(s.machine.Join(1, "w"))
+	step(func(m *plugins.Machine) []plugins.Effect { return m.Join(1, "w") })
 	<-orders
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -37,11 +59,16 @@ func TestCallsOfPluginsThatWereGivenUpAreForgotten(t *testing.T) {
 		t.Errorf("%d answers are kept", len(s.answers))
 	}
 	// A setup that fails later takes its plugin away, although nobody waits for it.
-	last, _ := s.machine.Find("p1")
-	s.carryOut(s.machine.Report(1, (<-orders).Revision, []plugins.Failure{{Version: last.Version, Failures: "failed"}}))
-	if list := s.machine.Plugins(); len(list) != 1 || list[0].Name != "p0" {
-		t.Errorf("the plugins are %v", list)
-	}
+	last := s.find(t, "p1")
+	step(func(m *plugins.Machine) []plugins.Effect {
+		return m.Report(1, (<-orders).Revision, []plugins.Failure{{Version: last.Version, Failures: "failed"}})
+	})
+	step(func(m *plugins.Machine) []plugins.Effect {
+		if list := m.Plugins(); len(list) != 1 || list[0].Name != "p0" {
+			t.Errorf("the plugins are %v", list)
+		}
+		return nil
+	})
 }
 
 // Processes of workers have the plugins of the scheduler before, and compare versions: a plugin of
@@ -49,13 +76,13 @@ func TestCallsOfPluginsThatWereGivenUpAreForgotten(t *testing.T) {
 func TestVersionsOfPluginsAreNotUsedAgain(t *testing.T) {
 	used := make(map[uint64]string)
 	for _, name := range []string{"a", "b"} {
-		s := newPluginService(&Server{scheduler: undrained{}})
+		s := newPluginService(&Server{scheduler: scheduler(t)})
 		if _, err := s.RegisterPlugin(t.Context(), &pb.RegisterPluginRequest{Plugin: &pb.Plugin{
 			Name: name, Setup: &pb.FunctionCall{Name: "package:function"},
 		}}); err != nil {
 			t.Fatal(err)
 		}
-		p, _ := s.machine.Find(name)
+		p := s.find(t, name)
 		if other, again := used[p.Version]; again {
 			t.Errorf("plugin %s has version %d, as plugin %s of the scheduler before", name, p.Version, other)
 		}

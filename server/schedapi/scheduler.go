@@ -9,6 +9,7 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/server/copies"
 	"github.com/millrace/millrace/server/members"
+	"github.com/millrace/millrace/server/plugins"
 	"github.com/millrace/millrace/server/sched"
 )
 
@@ -72,6 +73,12 @@ type Scheduler interface {
 	// into use. When they return, a Snapshot has the new states.
 	DrainWorkers(context.Context, sched.DrainOrdered) error
 	UndoDrains(ctx context.Context, names []string) error
+	// Plugins gives the machine of plugins to change, and records what changes of its rows. change
+	// must be quick, must not keep the machine, and carries out the effects before it returns them.
+	// Those that registers one are refused if nothing new is accepted.
+	Plugins(ctx context.Context, registers bool, change func(*plugins.Machine) []plugins.Effect) error
+	// Recorded waits until all that was accepted before is durable. An error says why it is not.
+	Recorded(ctx context.Context) error
 	// Rebalance plans a rebalance and, unless it is a dry run, begins it. It returns the plan.
 	Rebalance(context.Context, sched.RebalanceOrdered) (Rebalance, copies.RebalanceInfo, error)
 
