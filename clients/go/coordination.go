@@ -112,12 +112,16 @@ func (l *Lock) Acquire(ctx context.Context) error {
 // TryAcquire acquires the lock if that needs no wait, and returns whether it did.
 func (l *Lock) TryAcquire(ctx context.Context) (bool, error) {
 	g := grant{l.client.lease.Load(), newRequestID()}
-	out, err := l.client.shared().Acquire(ctx, &millracev1.AcquireRequest{ClientId: g.lease, RequestId: g.id, Names: l.names, Limit: l.limit})
+	var out *millracev1.AcquireResponse
+	err := l.client.retry(ctx, "Acquire", func(ctx context.Context) (err error) {
+		out, err = l.client.shared().Acquire(ctx, &millracev1.AcquireRequest{ClientId: g.lease, RequestId: g.id, Names: l.names, Limit: l.limit})
+		return err
+	})
 	if err != nil {
 		if ctx.Err() != nil {
 			l.client.withdraw(ctx, g.id)
 		}
-		return false, callError(ctx, "Acquire", err)
+		return false, err
 	}
 	if out.GetAcquired() {
 		l.add(g)
@@ -132,8 +136,8 @@ func (l *Lock) add(g grant) {
 }
 
 // Release gives back what the oldest Acquire of this Lock got. The error is ErrNotHeld if there is
-// none, or if it was lost: the lease had ended, the scheduler was started anew, or somebody closed
-// the lock. Then others may have had it.
+// none, or if it was lost: the lease had ended, the scheduler was started anew without a journal,
+// or somebody closed the lock. Then others may have had it.
 func (l *Lock) Release(ctx context.Context) error {
 	l.mu.Lock()
 	if len(l.grants) == 0 {
@@ -143,17 +147,13 @@ func (l *Lock) Release(ctx context.Context) error {
 	g := l.grants[0]
 	l.grants = l.grants[1:]
 	l.mu.Unlock()
+	// The scheduler remembers a release for a while, so the call can be repeated.
 	in := &millracev1.ReleaseRequest{ClientId: g.lease, RequestId: g.id, Names: l.names}
-	calls := 0
 	err := l.client.retry(ctx, "Release", func(ctx context.Context) error {
-		calls++
 		_, err := l.client.shared().Release(ctx, in)
 		return err
 	})
-	switch {
-	case calls > 1 && errors.Is(err, ErrNotHeld):
-		return nil // An earlier call was carried out, and its answer was lost.
-	case errors.Is(err, ErrUnknownClient):
+	if errors.Is(err, ErrUnknownClient) {
 		return l.notHeld("it was lost with the client's lease, and others may have it: Acquire it again, and repeat the work")
 	}
 	return err

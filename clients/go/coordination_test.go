@@ -7,6 +7,10 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
@@ -181,5 +185,61 @@ func TestTopicsAndMetadata(t *testing.T) {
 	}
 	if err := c.SetMetadata(ctx, Key("k"), "a"); err == nil || !strings.Contains(err.Error(), "SetVariable") {
 		t.Errorf("a future as metadata: %v", err)
+	}
+}
+
+// broken is a connection on which the first call of a method fails: it does not arrive, or its
+// answer is lost.
+func broken(method string, arrives bool) Option {
+	calls := 0
+	return WithDialOptions(grpc.WithChainUnaryInterceptor(
+		func(ctx context.Context, name string, in, out any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+			if !strings.HasSuffix(name, "/"+method) {
+				return invoke(ctx, name, in, out, cc, options...)
+			}
+			calls++
+			if calls > 1 || arrives {
+				if err := invoke(ctx, name, in, out, cc, options...); err != nil || calls > 1 {
+					return err
+				}
+			}
+			return status.Error(codes.Unavailable, "the connection broke")
+		}))
+}
+
+// A lock that was lost while its holder could not reach the scheduler is told to be lost.
+func TestASecondTryToReleaseTellsThatTheLockWasLost(t *testing.T) {
+	c, other := dialCluster(t, broken("Release", false)), dialCluster(t)
+	lock := c.Lock("lost while away")
+	if err := lock.Acquire(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.shared().CloseSemaphore(soon(t), &millracev1.CloseSemaphoreRequest{ClientId: other.lease.Load(), Name: "lost while away"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := lock.Release(soon(t)); !errors.Is(err, ErrNotHeld) {
+		t.Errorf("a lock that was closed is released with %v", err)
+	}
+}
+
+// A call whose answer was lost is repeated, and does what it did.
+func TestCallsAboutLocksAreRepeated(t *testing.T) {
+	c, other := dialCluster(t, broken("Release", true)), dialCluster(t, broken("Acquire", true))
+	lock := c.Lock("repeated")
+	if err := lock.Acquire(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := lock.Release(soon(t)); err != nil {
+		t.Errorf("a lock that was held is released with %v", err)
+	}
+	theirs := other.Lock("repeated")
+	if got, err := theirs.TryAcquire(soon(t)); !got || err != nil {
+		t.Errorf("a free lock is acquired: %t, %v", got, err)
+	}
+	if got, err := lock.TryAcquire(soon(t)); got || err != nil {
+		t.Errorf("a lock of another client is acquired: %t, %v", got, err)
+	}
+	if err := theirs.Release(soon(t)); err != nil {
+		t.Error(err)
 	}
 }

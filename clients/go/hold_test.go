@@ -11,9 +11,9 @@ import (
 )
 
 // dialCluster connects to the cluster of the examples.
-func dialCluster(t *testing.T) *Client {
+func dialCluster(t *testing.T, options ...Option) *Client {
 	t.Helper()
-	c, err := Dial(soon(t), WithNamespace(t.Name()))
+	c, err := Dial(soon(t), append(options, WithNamespace(t.Name()))...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -103,7 +103,7 @@ func (k *checker) fail(format string, args ...any) {
 }
 
 func (k *checker) client(c *client) {
-	if len(c.requests)+len(c.anonymous)+len(c.answered)+len(c.grants)+len(c.queues) == 0 {
+	if len(c.requests)+len(c.anonymous)+len(c.answered)+len(c.released)+len(c.grants)+len(c.queues) == 0 {
 		k.fail("client %d has nothing", uint64(c.id))
 	}
 	waiting, kept := 0, uint64(0)
@@ -132,6 +132,11 @@ func (k *checker) client(c *client) {
 	}
 	if waiting != c.waiting || kept != c.keptBytes || len(c.answered) > answersKept {
 		k.fail("client %d has %d waiting calls and %d bytes of answers, and counts %d and %d", uint64(c.id), waiting, kept, c.waiting, c.keptBytes)
+	}
+	for _, r := range c.released {
+		if _, is := r.ask.(released); !is || c.requests[r.id] != r {
+			k.fail("%s is no release, or not known", r.ask)
+		}
 	}
 	for _, g := range c.grants {
 		if len(g.names) == 0 || g.client != c {

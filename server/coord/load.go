@@ -222,7 +222,11 @@ func (m *Machine) buildAnswer(r AnswerRow, values map[uint64]*stored) bool {
 		v.places++
 		a.answer.Values = append(a.answer.Values, v.Value)
 	}
-	if !r.Given {
+	switch {
+	case r.Kind == AnswerReleased:
+		m.keepRelease(a)
+		return true
+	case !r.Given:
 		m.arm(a, m.now.Add(placeKept))
 		return true
 	}

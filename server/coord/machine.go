@@ -49,7 +49,11 @@ const (
 	// answerKept is the time for which an answer is kept for the case that the caller did not get
 	// it, or does not hold the results yet to which it refers.
 	answerKept = 30 * time.Second
-	// answersKept and answerBytes bound the answers that are kept for one client.
+	// releaseKept is the time for which it is remembered that a call has released locks: longer
+	// than clients repeat it.
+	releaseKept = 2 * time.Minute
+	// answersKept and answerBytes bound the answers that are kept for one client. As many releases
+	// are remembered.
 	answersKept = 1024
 	answerBytes = 16 << 20
 	// nameBytes and requestBytes are the memory that a name and a waiting call take, about.
@@ -113,6 +117,8 @@ type client struct {
 	// answered are the answers that are kept, oldest first; keptBytes is the size of their values.
 	answered  []*request
 	keptBytes uint64
+	// released are the releases that are remembered, oldest first.
+	released []*request
 	// grants are what the client holds, oldest first.
 	grants []*grant
 	// queues are those that the client has opened.
@@ -131,7 +137,7 @@ func (m *Machine) client(id ids.ClientID) *client {
 
 // tidyClient drops the record of a client that has nothing.
 func (m *Machine) tidyClient(c *client) {
-	if c != nil && len(c.requests)+len(c.anonymous)+len(c.answered)+len(c.grants)+len(c.queues) == 0 {
+	if c != nil && len(c.requests)+len(c.anonymous)+len(c.answered)+len(c.released)+len(c.grants)+len(c.queues) == 0 {
 		delete(m.clients, c.id)
 	}
 }

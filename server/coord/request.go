@@ -413,6 +413,9 @@ func (m *Machine) forget(r *request) {
 		} else {
 			c.anonymous = without(c.anonymous, r)
 		}
+		if _, is := r.ask.(released); is {
+			c.released = without(c.released, r)
+		}
 		if r.kept {
 			c.answered = without(c.answered, r)
 			c.keptBytes -= r.bytes()

@@ -244,8 +244,19 @@ func (m *Machine) rememberRelease(c *client, g *grant, names []string) {
 		m.forget(r)
 		c = m.client(c.id)
 	}
-	r := m.newAnswer(c, g.id, g.space, released{names})
-	m.keepAnswer(r)
+	m.keepRelease(m.newAnswer(c, g.id, g.space, released{names}))
+}
+
+// keepRelease keeps the memory of a release for its time.
+func (m *Machine) keepRelease(r *request) {
+	r.given = true
+	m.arm(r, m.now.Add(releaseKept))
+	c := r.client
+	c.released = append(c.released, r)
+	m.putAnswer(r)
+	if len(c.released) > answersKept {
+		m.forget(c.released[0])
+	}
 }
 
 // SemaphoreInfo describes a semaphore.

@@ -37,6 +37,8 @@ class Proxy(grpc.GenericRpcHandler):
         self._channel = grpc.insecure_channel(target, options=[("grpc.max_receive_message_length", 64 << 20)])
         #: Errors that answer the next calls, as code and reason, by method.
         self.errors: dict[str, queue.SimpleQueue[tuple[grpc.StatusCode, str]]] = {}
+        #: Methods of which the answer to the next call is lost, after the call was carried out.
+        self.lost: set[str] = set()
         #: Functions that replace each response by a list of responses, by method.
         self.responses: dict[str, Callable[[bytes], list[bytes]]] = {}
         #: Number of calls by method.
@@ -76,6 +78,9 @@ class Proxy(grpc.GenericRpcHandler):
             change = self.responses.get(method, lambda data: [data])
             try:
                 for response in call:
+                    if method in self.lost:
+                        self.lost.discard(method)
+                        context.abort(grpc.StatusCode.UNAVAILABLE, "as the test asked for")
                     yield from change(response)
             except grpc.RpcError:
                 context.set_trailing_metadata(call.trailing_metadata())

@@ -287,3 +287,32 @@ def test_a_lock_can_be_released_after_the_release_has_failed(cluster: LocalClust
                 lock.release()
     finally:
         proxy.close()
+
+
+def test_a_second_try_to_release_tells_that_the_lock_was_lost(cluster: LocalCluster) -> None:
+    proxy = Proxy(cluster.address)
+    try:
+        with Client(proxy.address, token=cluster.token) as client, Client(cluster) as other:
+            lock = Lock("lost-while-away", client=client)
+            lock.acquire()
+            Lock("lost-while-away", client=other).close()
+            proxy.fail("Release", grpc.StatusCode.UNAVAILABLE)
+            with pytest.raises(errors.NotHeldError):
+                lock.release()
+            assert not proxy.left("Release")
+    finally:
+        proxy.close()
+
+
+def test_a_release_whose_answer_was_lost_is_repeated(cluster: LocalCluster) -> None:
+    proxy = Proxy(cluster.address)
+    try:
+        with Client(proxy.address, token=cluster.token) as client:
+            lock = Lock("answer-was-lost", client=client)
+            lock.acquire()
+            proxy.lost.add("Release")
+            lock.release()
+            assert not proxy.lost and proxy.calls["Release"] == 2
+            assert not lock.locked()
+    finally:
+        proxy.close()

@@ -24,12 +24,10 @@ Self = TypeVar("Self", bound="_Held")
 class _Grant:
     """The result of one `acquire`."""
 
-    __slots__ = ("asked", "client_id", "names", "request_id")
+    __slots__ = ("client_id", "names", "request_id")
 
     def __init__(self, client_id: int, request_id: str, names: list[str]) -> None:
         self.client_id, self.request_id, self.names = client_id, request_id, names
-        #: A release has been sent, and its answer was lost.
-        self.asked = False
 
 
 class _Held(Shared, abc.ABC):
@@ -77,14 +75,10 @@ class _Held(Shared, abc.ABC):
                 client_id=grant.client_id, request_id=grant.request_id, names=grant.names
             )
             try:
+                # The scheduler remembers a release for a while, so the call can be repeated.
                 session.call("Release", request)
                 return
-            except errors.NotHeldError:
-                if grant.asked:
-                    return  # an earlier call was carried out, and its answer was lost
-                raise
             except errors.SchedulerLostError:
-                grant.asked = True
                 session.check_open()
                 if last:
                     raise
