@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 from collections.abc import Iterator
@@ -167,6 +168,19 @@ def test_mistakes_are_named(client: Client) -> None:
 
     expect("has no value", lambda client, x: client.submit(pair, x + 1 if x else x), 1)
     expect("static=", lambda client, x: [client.submit(pair) for _ in x], [1])
+    for operation in (lambda x: x + 1, lambda x: 1 - x, lambda x: -x, lambda x: x @ x, lambda x: x**2):
+        words = r"argument 'x' of template lambda has no value.*no operator works.*client\.submit\(operator\.add"
+        expect(words, lambda client, x, operation=operation: client.submit(pair, operation(x)), 1)
+    expect(
+        r"the result of task 'pair-0' of template lambda has no value.*no \.result: .*return it",
+        lambda client, x: client.submit(pair, x).result(),
+        1,
+        kind=AttributeError,
+    )
+    expect("of template lambda.*no operator", lambda client, x: client.submit(pair, x) + 1, 1)
+    expect(r"no \.shape: read it in a task", lambda client, x: client.submit(pair, x.shape), 1, kind=AttributeError)
+    expect(r"no \.key: give it to tasks", lambda client, x: client.submit(pair, x.key), future, kind=AttributeError)
+    expect("actor=.*only Client.submit", lambda client, x: client.submit(pair, x, actor=True), 1)
     expect("has no value", lambda client, x: client.submit(pair, f"{x}"), 1)
     expect("in lists, and in dicts", lambda client, x: client.submit(pair, (x,)), 1)
     expect("in lists, and in dicts", lambda client, x: client.submit(pair, {1: x}), future)
@@ -178,7 +192,7 @@ def test_mistakes_are_named(client: Client) -> None:
         kind=ValueError,
     )
     expect("the end of the key", lambda client: client.submit(pair, key=("x", 1)))
-    expect("gather: a template records", lambda client, x: client.gather(x), 1, kind=AttributeError)
+    expect("gather: a template records.*in template lambda", lambda client, x: client.gather(x), 1, kind=AttributeError)
     expect("no typed value", lambda client: client.submit(native("core.list"), {1}), kind=errors.SerialisationError)
     expect(
         "a value for lambda: a builtins.set is no typed value",
@@ -190,6 +204,21 @@ def test_mistakes_are_named(client: Client) -> None:
     expect("no parameter y", lambda client, x: client.submit(pair, x), 1, static=["y"])
     expect("no parameter for the client", lambda: None)
     expect("missing 1 required", lambda client, x: client.submit(pair, x))
+
+
+def test_map_takes_lists_of_one_length(client: Client) -> None:
+    @client.template
+    def both(client: Any, a: Any, b: Any = 0, *, c: Any = 0) -> Any:
+        return client.submit(pair, a, b, c=c)
+
+    assert client.gather(both.map([1, 2], [3, 4], c=5)) == [[1, 3, 5], [2, 4, 5]]
+    assert both.map([]) == []
+    with pytest.raises(ValueError, match=r"both\.map\(\): the iterables have different lengths: 3, 2; .*by keyword"):
+        both.map([1, 2, 3], range(2))
+    with pytest.raises(ValueError, match="lengths: 2, more than 2;"):
+        both.map(iter([1, 2]), itertools.count())
+    with pytest.raises(TypeError, match="needs an iterable"):
+        both.map()
 
 
 async def test_in_an_event_loop(cluster: LocalCluster) -> None:

@@ -7,7 +7,7 @@ import inspect
 import itertools
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from typing import Any, Generic, TypeVar, overload
 
 from millrace import errors
@@ -27,6 +27,9 @@ R = TypeVar("R")
 _MESSAGE_BYTES = 4 << 20
 
 _Kinds = tuple[Any, ...]
+
+#: Stands for the element after the last one.
+_END: Any = object()
 
 
 class Template(Generic[R]):
@@ -70,10 +73,32 @@ class Template(Generic[R]):
         """
         return self._submit([(args, kwargs)])[0]
 
-    def map(self, *iterables: Iterable[Any]) -> list[R]:
-        """Submits one instance for each element (of several iterables: for one of each, up to the
-        shortest), all of them together, and returns what a call would return, for each."""
-        return self._submit([(args, {}) for args in zip(*iterables)])  # noqa: B905 - as in Client.map
+    def map(self, *iterables: Iterable[Any], **kwargs: Any) -> list[R]:
+        """Submits one instance for each element (of several iterables: for one of each), all of them
+        together, and returns what a call would return, for each. `kwargs` are the same for all.
+
+        Raises:
+            ValueError: the iterables have different lengths.
+        """
+        if not iterables:
+            raise TypeError(f"{self._name}.map() needs an iterable, whose elements are arguments of the instances")
+        return self._submit([(args, kwargs) for args in self._rows(iterables)])
+
+    def _rows(self, iterables: Sequence[Iterable[Any]]) -> list[tuple[Any, ...]]:
+        """Returns the arguments of each instance."""
+        rows: list[tuple[Any, ...]] = []
+        for row in itertools.zip_longest(*iterables, fillvalue=_END):
+            if any(item is _END for item in row):
+                lengths = (
+                    len(of) if isinstance(of, Sized) else len(rows) if item is _END else f"more than {len(rows)}"
+                    for of, item in zip(iterables, row, strict=True)
+                )
+                raise ValueError(
+                    f"{self._name}.map(): the iterables have different lengths: {', '.join(map(str, lengths))}; a value that "
+                    "is the same for all instances is given by keyword"
+                )
+            rows.append(row)
+        return rows
 
     def _submit(self, calls: list[tuple[tuple[Any, ...], Mapping[str, Any]]]) -> list[R]:
         session: Session = _registry.default_session() if self._client is None else self._client.session
@@ -169,7 +194,7 @@ class Template(Generic[R]):
         return shape, values, inputs
 
     def _recorded(self, session: Session, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Shape:
-        recorder = Recorder(session, TaskMaker(session))
+        recorder = Recorder(session, TaskMaker(session), self._name)
 
         def stand_in(place: int | str, obj: Any) -> Any:
             name = place if isinstance(place, str) else self._names[place] if place < len(self._names) else str(place)

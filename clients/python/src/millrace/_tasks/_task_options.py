@@ -32,8 +32,11 @@ class SubmitOptions(TypedDict, total=False):
     no_wait: bool
 
 
-#: Keyword arguments of `Client.submit` that are not passed on to the function.
-_TAKEN = frozenset({"key", "fifo_timeout", "batch_size", "actor", "actors", *SubmitOptions.__annotations__})
+#: Keyword arguments of `Client.submit` and `Client.map` that are no rules of the task.
+NO_RULES = frozenset({"pure", "fifo_timeout", "batch_size", "actor", "actors"})
+#: Keyword arguments of theirs, except for `key`, that are not passed on to the function.
+OPTIONS = NO_RULES | SubmitOptions.__annotations__.keys()
+_TAKEN = OPTIONS | {"key"}
 
 
 def bound(func: Any, kwargs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
 from millrace import _check, errors
-from millrace._check import Seconds
 from millrace._pb.millrace.v1 import submission_pb2, task_pb2, value_pb2
 from millrace._session._session import Session
 from millrace._task_states._state import OpKey
 from millrace._tasks._arguments import MOST_ARGUMENTS, name_of, plain_names
 from millrace._tasks._task_maker import TaskMaker
-from millrace._tasks._task_options import TaskOptions
+from millrace._tasks._task_options import NO_RULES, OPTIONS, TaskOptions
 from millrace._values import _serialize
 from millrace.future import Future
 from millrace.ops import ExecutorOp, NativeOp
@@ -25,15 +24,23 @@ _INT64 = range(-(1 << 63), 1 << 63)
 
 
 class Placeholder:
-    """Stands for a value that is not known while a template is recorded."""
+    """Stands for a value that is not known while a template is recorded.
+
+    Args:
+        index: its number among those of its kind.
+        what: describes it, with the name of the template, for errors.
+    """
 
     __slots__ = ("index", "what")
+
+    #: The remedy in errors about an attribute.
+    _instead = "read it in a task"
 
     def __init__(self, index: int, what: str) -> None:
         self.index, self.what = index, what
 
     def __repr__(self) -> str:
-        return f"<{self.what} of a template>"
+        return f"<{self.what}>"
 
     def _unknown(self, *_: object) -> NoReturn:
         raise TypeError(
@@ -41,8 +48,25 @@ class Placeholder:
             "static=[...] if the shape of the graph depends on it"
         )
 
+    def _operand(self, *_: object) -> NoReturn:
+        raise TypeError(
+            f"{self.what} has no value while the template is recorded, so that no operator works with it: compute in a "
+            "task, such as client.submit(operator.add, x, 1), or name the parameter in static=[...]"
+        )
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):  # asked for by Python and libraries, which know what absence means
+            raise AttributeError(name)
+        raise AttributeError(
+            f"{self.what} has no value while the template is recorded, so that there is no .{name}: {self._instead}"
+        )
+
     __bool__ = __len__ = __iter__ = __int__ = __float__ = __index__ = __str__ = __format__ = _unknown
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = __contains__ = __call__ = _unknown
+    __add__ = __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = __divmod__ = __pow__ = __matmul__ = _operand
+    __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = __rdivmod__ = __rpow__ = _operand
+    __rmatmul__ = __and__ = __or__ = __xor__ = __lshift__ = __rshift__ = __rand__ = __ror__ = __rxor__ = _operand
+    __rlshift__ = __rrshift__ = __neg__ = __pos__ = __abs__ = __invert__ = __round__ = __complex__ = _operand
     __hash__ = object.__hash__
 
 
@@ -51,15 +75,19 @@ class Hole(Placeholder):
 
     __slots__ = ("name",)
 
-    def __init__(self, index: int, name: str) -> None:
-        super().__init__(index, f"argument {name!r}")
+    def __init__(self, index: int, name: str, of: str) -> None:
+        super().__init__(index, f"argument {name!r} of template {of}")
         self.name = name
+
+    _instead = "read it in a task, or name the parameter in static=[...]"
 
 
 class Input(Placeholder):
     """Stands for an argument that is a future."""
 
     __slots__ = ("name",)
+
+    _instead = "give it to tasks, which get its result"
 
     def __init__(self, index: int, name: str, what: str) -> None:
         super().__init__(index, what)
@@ -72,8 +100,10 @@ class Task(Placeholder):
 
     __slots__ = ("spec",)
 
-    def __init__(self, index: int, spec: task_pb2.TaskSpec) -> None:
-        super().__init__(index, f"the result of task {spec.key!r}")
+    _instead = "give it to tasks, which get its result, or return it: a call of the template returns its future"
+
+    def __init__(self, index: int, spec: task_pb2.TaskSpec, of: str) -> None:
+        super().__init__(index, f"the result of task {spec.key!r} of template {of}")
         self.spec = spec
 
 
@@ -105,8 +135,8 @@ class Shape:
 class Recorder:
     """Stands for the client while a template is recorded: its methods add tasks to the template."""
 
-    def __init__(self, session: Session, maker: TaskMaker) -> None:
-        self.session, self._maker = session, maker
+    def __init__(self, session: Session, maker: TaskMaker, name: str) -> None:
+        self.session, self._maker, self._name = session, maker, name
         self._template = submission_pb2.Template()
         self._ops: dict[OpKey, int] = {}
         self._functions: set[bytes] = set()
@@ -124,7 +154,7 @@ class Recorder:
     def hole(self, name: str) -> Hole:
         """Adds an argument that is a value."""
         self._arguments += 1
-        return Hole(self._arguments - 1, name)
+        return Hole(self._arguments - 1, name, self._name)
 
     def value(self, hole: Hole, *, typed: bool) -> int:
         """Returns the index of the hole for the values of an argument. Those for native ops and for
@@ -137,7 +167,7 @@ class Recorder:
 
     def input(self, what: str) -> Input:
         """Adds a hole for a future."""
-        made = Input(len(self._inputs), f"input {len(self._inputs)}", what)
+        made = Input(len(self._inputs), f"input {len(self._inputs)}", f"{what} of template {self._name}")
         self._inputs.append(made)
         self._template.inputs.append(made.name)
         return made
@@ -148,29 +178,14 @@ class Recorder:
         /,
         *args: Any,
         key: str | None = None,
-        pure: bool = True,
-        priority: int | None = None,
-        retries: int | None = None,
-        workers: str | Sequence[str] | None = None,
-        allow_other_workers: bool = False,
-        resources: Mapping[str, float] | None = None,
-        timeout: Seconds | None = None,
-        slots: int = 1,
-        no_wait: bool = False,
         **kwargs: Any,
     ) -> Task:
         """As `Client.submit`. `key` is the end of the key in each instance."""
-        options = TaskOptions(
-            priority=priority,
-            retries=retries,
-            workers=workers,
-            allow_other_workers=allow_other_workers,
-            resources=resources,
-            timeout=timeout,
-            slots=slots,
-            no_wait=no_wait,
-        ).pack(self.session)
-        return self._add(func, args, kwargs, key, options)
+        rules = {name: kwargs.pop(name) for name in OPTIONS & kwargs.keys()}
+        for name in NO_RULES & rules.keys():
+            if rules.pop(name) and name != "pure":
+                raise TypeError(f"template {self._name}: submit(..., {name}=...): only Client.submit has it")
+        return self._add(func, args, kwargs, key, TaskOptions(**rules).pack(self.session))
 
     def map(
         self, func: Callable[..., Any] | str | NativeOp | ExecutorOp, /, *iterables: Iterable[Any], **options: Any
@@ -187,7 +202,12 @@ class Recorder:
         return self.submit(NativeOp(name), *args, key=key, **plain_names(named))
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"{name}: a template records submit, map and op, and nothing else of the client")
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise AttributeError(
+            f"{name}: a template records submit, map and op, and nothing else of the client (in template {self._name}): call it "
+            "outside of the function, with the futures that a call of the template returns"
+        )
 
     def _add(
         self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: str | None, options: bytes
@@ -228,7 +248,7 @@ class Recorder:
         self._nbytes += spec.arguments.ByteSize()
         if self._nbytes > MOST_ARGUMENTS:
             raise too_large(f"the arguments in the template, up to task {key!r},", self._nbytes)
-        self._tasks.append(Task(len(self._tasks), spec))
+        self._tasks.append(Task(len(self._tasks), spec, self._name))
         return self._tasks[-1]
 
     def reference(self, spec: task_pb2.TaskSpec, obj: Any) -> int | None:
@@ -256,7 +276,7 @@ class Recorder:
         held: dict[int, Task] = {}
         result = self._result(returned, held)
         if not held:
-            raise TypeError("the function of a template must return futures of tasks that it has submitted")
+            raise TypeError(f"the function of template {self._name} must return futures of tasks that it has submitted")
         template = self._template
         for task in held.values():
             task.spec.hold = True
@@ -283,7 +303,7 @@ class Recorder:
                 self._result(item, held)
         elif not isinstance(tree, (Input, Future)):
             raise TypeError(
-                f"the function of a template returned a {type(tree).__module__}.{type(tree).__qualname__}: return futures, or "
+                f"the function of template {self._name} returned a {type(tree).__module__}.{type(tree).__qualname__}: return futures, or "
                 "lists, tuples and dicts of them"
             )
         return tree
@@ -408,7 +428,8 @@ def _no_reference(obj: Any) -> None:
         obj._unknown()
     if isinstance(obj, Future):
         raise TypeError(
-            "a future inside of another argument cannot be replaced by its result in a template: make it an argument of its own"
+            "a future inside of another argument cannot be replaced by its result in a template: make it an argument of its "
+            "own; a function def f(client, *futures) takes any number of them"
         )
 
 
