@@ -48,6 +48,8 @@ type ClusterConfig struct {
 	Executors int
 	// Dashboard makes the scheduler serve it, on a port that is free.
 	Dashboard bool
+	// Journal is the directory of the scheduler's journal. Empty: it has none.
+	Journal string
 	// Arguments are further arguments for the workers.
 	Arguments []string
 }
@@ -165,7 +167,11 @@ func StartCluster(ctx context.Context, c ClusterConfig) (_ *Cluster, err error) 
 	if c.Dashboard {
 		page = "127.0.0.1:0"
 	}
-	if out.Scheduler, err = Start(c.Executable, c.Environment, "scheduler", "--http", page, "--scheduler-file", out.File); err != nil {
+	scheduler := []string{"scheduler", "--http", page, "--scheduler-file", out.File}
+	if c.Journal != "" {
+		scheduler = append(scheduler, "--journal", c.Journal)
+	}
+	if out.Scheduler, err = Start(c.Executable, c.Environment, scheduler...); err != nil {
 		return nil, err
 	}
 	if err := waitForFile(ctx, out.File, out.Scheduler); err != nil {

@@ -57,6 +57,8 @@ type Snapshot struct {
 	ended   bool
 	// whole has the batches that wait to be written. It is closed after the last one.
 	whole chan *batch
+	// taken is signalled when one of them is taken.
+	taken chan struct{}
 	// stop ends the snapshot at once. done is closed at its end, and err is why it has failed.
 	stop func()
 	done chan struct{}
@@ -96,7 +98,7 @@ func (j *Journal) Snapshot(at time.Time, sources ...Source) *Snapshot {
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Snapshot{
 		journal: j, began: time.Now(), sources: sources, filling: newBatch(),
-		whole: make(chan *batch, 1), stop: stop, done: make(chan struct{}), places: map[hash]place{},
+		whole: make(chan *batch, 1), taken: make(chan struct{}, 1), stop: stop, done: make(chan struct{}), places: map[hash]place{},
 	}
 	j.append(at, &SnapshotBegan{})
 	j.snapshot, j.filling.snapshot = s, s
@@ -141,6 +143,19 @@ func (s *Snapshot) Piece(at time.Time) (more bool) {
 		close(s.whole)
 	}
 	return !s.ended
+}
+
+// Room waits until Piece takes rows again, or the snapshot has ended.
+func (s *Snapshot) Room(ctx context.Context) {
+	for len(s.whole) == cap(s.whole) {
+		select {
+		case <-s.taken:
+		case <-s.done:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // Wait waits until the snapshot is durable, and all that it replaces is removed, or until it has
@@ -256,6 +271,7 @@ func (s *Snapshot) batches(ctx context.Context) func(yield func(*batch, error) b
 			if b == nil {
 				return
 			}
+			signal(s.taken)
 			if !yield(b, s.journal.Wait(ctx, b.last)) {
 				return
 			}

@@ -133,9 +133,7 @@ func (l *ledger) take() error {
 func finish(t rapid.TB, s *Snapshot) error {
 	t.Helper()
 	for s.Piece(time.Now()) {
-		if len(s.whole) > 0 {
-			time.Sleep(time.Microsecond) // Its goroutine takes them.
-		}
+		s.Room(context.Background())
 	}
 	return s.Wait(context.Background())
 }

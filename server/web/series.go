@@ -114,7 +114,8 @@ func (m workerMetrics) collect(to chan<- prometheus.Metric, w *schedapi.Worker) 
 
 // journalMetrics are those of the journal; without a journal there are none.
 type journalMetrics struct {
-	records, waiting, lag, bytes, syncs, failing *prometheus.Desc
+	records, waiting, lag, bytes, syncs, failing       *prometheus.Desc
+	logged, snapshots, snapshotBytes, snapshotAt, took *prometheus.Desc
 }
 
 func newJournalMetrics() journalMetrics {
@@ -128,11 +129,17 @@ func newJournalMetrics() journalMetrics {
 		bytes:   describe("bytes", "Size of the journal's files."),
 		syncs:   describe("sync_seconds", "Time that the disk took to make a batch of records durable."),
 		failing: describe("failing", "1 while the journal cannot be written."),
+
+		logged:        describe("logged_bytes", "Bytes that were logged since the last snapshot began."),
+		snapshots:     describe("snapshots_total", "Snapshots that were taken since the scheduler started."),
+		snapshotBytes: describe("snapshot_bytes", "Size of the last snapshot, with the long values that it names."),
+		snapshotAt:    describe("snapshot_timestamp_seconds", "Time at which the last snapshot of this start was complete; 0: none was."),
+		took:          describe("snapshot_seconds", "Time that the last snapshot of this start took."),
 	}
 }
 
 func (m journalMetrics) describe(to chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{m.records, m.waiting, m.lag, m.bytes, m.syncs, m.failing} {
+	for _, desc := range []*prometheus.Desc{m.records, m.waiting, m.lag, m.bytes, m.syncs, m.failing, m.logged, m.snapshots, m.snapshotBytes, m.snapshotAt, m.took} {
 		to <- desc
 	}
 }
@@ -154,6 +161,15 @@ func (m journalMetrics) collect(to chan<- prometheus.Metric, j *schedapi.Journal
 		failing = 1
 	}
 	gauge(m.failing, failing)
+	gauge(m.logged, float64(j.Logged))
+	to <- prometheus.MustNewConstMetric(m.snapshots, prometheus.CounterValue, float64(j.Snapshots))
+	gauge(m.snapshotBytes, float64(j.SnapshotBytes))
+	at := 0.0
+	if j.Snapshots > 0 {
+		at = float64(j.SnapshotAt.UnixMilli()) / 1000
+	}
+	gauge(m.snapshotAt, at)
+	gauge(m.took, j.SnapshotTook.Seconds())
 }
 
 // collectAlarms has a series for each kind and severity, so that a rule finds 0 where there is no

@@ -28,6 +28,7 @@ func (a *app) bench() *cobra.Command {
 		a.benchTemplate(),
 		a.benchTaskBench(),
 		a.benchLatency(),
+		a.benchJournal(),
 		a.benchHop(),
 		a.benchMemory(),
 		a.benchTasks("python", "Python functions, really called", 20_000, bench.Python),
@@ -182,6 +183,31 @@ func (a *app) benchLatency() *cobra.Command {
 		return bench.Latency(ctx, "", a.settings.Int("samples"), progress)
 	})
 	cmd.Flags().Int("samples", 1000, "tasks that are timed")
+	return cmd
+}
+
+func (a *app) benchJournal() *cobra.Command {
+	cmd := a.benchmark("journal", "Work on a cluster whose scheduler has a journal, beside one without", func(ctx context.Context, progress func(done, of int)) (any, error) {
+		s := a.settings
+		argument, err := humanize.ParseBytes(s.String("argument"))
+		if err != nil || argument > 1<<30 {
+			return nil, usageError{fmt.Errorf("--argument %s: bytes such as 100kB", s.String("argument"))}
+		}
+		c := bench.JournalConfig{
+			Directory: s.String("directory"), Tasks: s.Int("tasks"), Graph: s.Int("graph"), ArgumentBytes: int(argument),
+			Samples: s.Int("samples"), Repetitions: s.Int("repetitions"), Progress: progress,
+		}
+		if c.Tasks < 1 || c.Graph < 1 || c.Samples < 1 || c.Repetitions < 1 {
+			return nil, usageError{errors.New("--tasks, --graph, --samples, --repetitions: at least 1 of each")}
+		}
+		return bench.Journal(ctx, c)
+	})
+	cmd.Flags().String("directory", "", "which disk the journal is on; default: the system's for temporary files")
+	cmd.Flags().Int("tasks", 50_000, "tasks of one repetition")
+	cmd.Flags().Int("graph", 100, "tasks of a graph")
+	cmd.Flags().String("argument", "100kB", "size of large arguments")
+	cmd.Flags().Int("samples", 500, "single tasks that are timed")
+	cmd.Flags().Int("repetitions", 3, "how often both are repeated, in turns")
 	return cmd
 }
 
