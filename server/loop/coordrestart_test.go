@@ -32,7 +32,7 @@ func (s *start) notHeld(err error) {
 }
 
 // A lock that was acquired before a restart has one holder, who can give it back, while his lease
-// lives. He is told again of it.
+// lives. He is told again of it. (docs/running.md: locks and semaphores.)
 func TestLocksOutliveTheScheduler(t *testing.T) {
 	s := fresh(t)
 	ctx := t.Context()
@@ -127,7 +127,7 @@ func TestSharedValuesOutliveTheScheduler(t *testing.T) {
 }
 
 // A call whose answer the scheduler took with it gets the same answer from the next one: a value is
-// neither lost nor put twice.
+// neither lost nor put twice. (docs/running.md: queues.)
 func TestCallsAboutQueuesAreRepeatedAfterARestart(t *testing.T) {
 	s := fresh(t)
 	at := schedapi.Place{Client: s.open("a")}

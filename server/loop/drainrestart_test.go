@@ -20,6 +20,7 @@ func (s *start) drained(w *worker) (reason string, is bool) {
 }
 
 // An order to drain a worker holds for its name until it is undone, whichever scheduler runs.
+// (docs/running.md: orders to drain.)
 func TestOrdersToDrainOutliveTheScheduler(t *testing.T) {
 	s := fresh(t)
 	w, other := s.join("w", nil), s.join("other", nil)

@@ -20,7 +20,7 @@ func (s *start) change(change func(*plugins.Machine) []plugins.Effect) (effects 
 }
 
 // A worker that comes back after a restart is told to have just what it has: its processes compare
-// versions, and call neither setup nor teardown.
+// versions, and call neither setup nor teardown. (docs/running.md: plugins.)
 func TestPluginsOutliveTheScheduler(t *testing.T) {
 	s := fresh(t)
 	join := func(m *plugins.Machine) []plugins.Effect { return m.Join(1, "w") }

@@ -592,6 +592,7 @@ func TestAFullDiskRefusesOnlyWhatNeedsARecord(t *testing.T) {
 }
 
 // A reader that has read five messages of a topic reads all of those that come after a restart.
+// (docs/running.md: topics.)
 func TestReadersOfATopicSkipNothingAfterARestart(t *testing.T) {
 	s := fresh(t)
 	place := schedapi.Place{Namespace: "n"}
