@@ -83,6 +83,10 @@ func TestNothingOutlivesTheLifeOfAScheduler(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		// The client would submit again what the scheduler has not acknowledged.
+		if err := c.Flush(soon(t)); err != nil {
+			t.Fatal(err)
+		}
 		if err := scheduler.cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
