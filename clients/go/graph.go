@@ -1,6 +1,7 @@
 package millrace
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,19 +58,9 @@ func (g *GraphBuilder) Len() int { return g.total }
 // The first invalid argument is recorded, and Submit returns it as an error.
 func (g *GraphBuilder) Add(key string, op Op, args Arguments, options ...TaskOption) Key {
 	var o taskOptions
-	for _, option := range options {
-		option(&o)
-	}
-	if o.key == "" {
-		o.key = key
-	}
-	if o.key == "" {
+	rules, err := g.s.encode(&o, args, options)
+	if o.key = cmp.Or(o.key, key); o.key == "" {
 		o.key = g.client.newKey(op)
-	}
-	rules, err := o.encode()
-	g.s.reset()
-	if err == nil {
-		g.s.packed, err = appendArguments(g.s.packed, args, &g.s.inputs)
 	}
 	if err != nil {
 		g.fail(o.key, err)

@@ -82,7 +82,20 @@ var scratchPool = sync.Pool{New: func() any { return new(scratch) }}
 
 func (s *scratch) reset() {
 	s.packed = s.packed[:0]
-	s.inputs = inputList{keys: s.inputs.keys[:0], items: s.inputs.items[:0], futures: s.inputs.futures[:0]}
+	s.inputs = inputList{template: s.inputs.template, keys: s.inputs.keys[:0], items: s.inputs.items[:0], futures: s.inputs.futures[:0]}
+}
+
+// encode encodes a call: its arguments into the scratch, and its options, which it applies to o.
+func (s *scratch) encode(o *taskOptions, args Arguments, options []TaskOption) (rules []byte, err error) {
+	for _, option := range options {
+		option(o)
+	}
+	s.reset()
+	if rules, err = o.encode(); err != nil {
+		return nil, err
+	}
+	s.packed, err = appendArguments(s.packed, args, &s.inputs)
+	return rules, err
 }
 
 // Submit queues one call and returns its Future immediately. It blocks only while the queue is

@@ -2,6 +2,7 @@ package millrace
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -87,7 +88,9 @@ type TemplateBuilder struct {
 // NewTemplate begins a template. The name is meant for people. It is the name of the graphs that
 // are made, and the beginning of their keys.
 func (c *Client) NewTemplate(name string) *TemplateBuilder {
-	return &TemplateBuilder{client: c, name: name, tables: tables{template: true}}
+	t := &TemplateBuilder{client: c, name: name, tables: tables{template: true}}
+	t.s.inputs.template = t
+	return t
 }
 
 // Value adds a hole for an argument, or for a part of one. The name is meant for people. The
@@ -110,20 +113,9 @@ func (t *TemplateBuilder) Input(name string) Key {
 // returns it as an error.
 func (t *TemplateBuilder) Add(key string, op Op, args Arguments, options ...TaskOption) Key {
 	var o taskOptions
-	for _, option := range options {
-		option(&o)
-	}
-	if o.key == "" {
-		o.key = key
-	}
-	if o.key == "" {
+	rules, err := t.s.encode(&o, args, options)
+	if o.key = cmp.Or(o.key, key); o.key == "" {
 		o.key = strconv.Itoa(len(t.keys))
-	}
-	rules, err := o.encode()
-	t.s.reset()
-	t.s.inputs.template = t
-	if err == nil {
-		t.s.packed, err = appendArguments(t.s.packed, args, &t.s.inputs)
 	}
 	if err == nil && len(t.s.inputs.futures) > 0 {
 		err = fmt.Errorf("a Future (%s) is no argument of a template: add an Input, and give the Future to each instance", t.s.inputs.futures[0].key)
@@ -257,22 +249,21 @@ func (t *Template) Run(ctx context.Context, instances ...Instance) (*TemplateRun
 		}
 	}
 	for i := range instances {
-		prefix := instances[i].Key
-		key := prefix
-		switch {
-		case prefix == "" && keyed:
-			prefix = message.prefix + strconv.Itoa(i) + "-"
-			key = prefix
-		case prefix == "":
+		before, key := "", instances[i].Key // all that comes before the keys of the template
+		if key == "" {
 			key = strconv.Itoa(i) + "-"
-			prefix = message.prefix + key
+			if keyed {
+				key = message.prefix + key
+			} else {
+				before = message.prefix
+			}
 		}
 		if err := message.add(key, &instances[i], keyed); err != nil {
 			return nil, fmt.Errorf("millrace: template %q: instance %d: %w", t.name, i, err)
 		}
 		for k, suffix := range t.held {
 			f := &slab[i*len(t.held)+k]
-			f.client, f.key = c, prefix+suffix
+			f.client, f.key = c, before+key+suffix
 			futures[i*len(t.held)+k] = f
 		}
 	}
