@@ -140,7 +140,7 @@ func (l *Loop) register(r schedapi.Registration) (*session, error) {
 		l.log.Warn("a worker comes from another life of the scheduler: its objects and running tasks are given up", "worker", name, "id", w.id,
 			"objects", objects, "running", running)
 	}
-	r.Worker.Inventory, r.Worker.Running = nil, nil // The machine has them now, and they are long.
+	r.Worker.Inventory, r.Worker.Written, r.Worker.Running = nil, nil, nil // The machine has them now, and they are long.
 	w.registration, w.lastSeen = r, l.now
 	w.session, s.worker = s, w
 	for _, hash := range l.functions.Opened(w.id, r.Functions) {

@@ -34,7 +34,7 @@ func (m *Machine) registered(event Registered) (Welcome, *Error) {
 	m.open(w, event.Session)
 	if welcome.Foreign {
 		m.emit(Effect{Kind: EffectDrop, Session: w.session, Objects: event.Worker.Inventory, Attempts: event.Worker.Running})
-		event.Worker.Inventory, event.Worker.Running = nil, nil
+		event.Worker.Inventory, event.Worker.Written, event.Worker.Running = nil, nil, nil
 	}
 	m.admit(w, event)
 	return welcome, nil
@@ -54,7 +54,7 @@ func (m *Machine) admit(w *worker, event Registered) {
 	event.Worker.Worker = w.id
 	moved := w.seen.DataAddress != event.DataAddress && w.seen.DataAddress != ""
 	w.seen = event
-	w.seen.Worker.Inventory, w.seen.Worker.Running = nil, nil // They are long, and the scheduling machine gets them.
+	w.seen.Worker.Inventory, w.seen.Worker.Written, w.seen.Worker.Running = nil, nil, nil // They are long, and the scheduling machine gets them.
 	if moved {
 		m.tellOf(w, w.peer(), nil)
 	}

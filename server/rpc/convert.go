@@ -367,6 +367,7 @@ func RegistrationFrom(r *workerv1.Registration) schedapi.Registration {
 			Supervised:     r.GetSupervised(),
 			Linalg:         linalgFrom(r.GetLinearAlgebra()),
 			Inventory:      convertAll(r.GetInventory(), replicaFrom),
+			Written:        convertAll(r.GetWritten(), replicaFrom),
 			Running:        convertAll(r.GetRunning(), taskRefFrom),
 		},
 		Life: r.GetLife(), PID: r.GetPid(), DataAddress: r.GetDataAddress(), Device: uint8(r.GetDevice()), Version: r.GetVersion(),

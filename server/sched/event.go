@@ -124,6 +124,9 @@ type WorkerRegistered struct {
 	PipelinedReads bool
 	// Inventory lists all objects that the worker holds.
 	Inventory []Replica
+	// Written lists objects that clients wrote there, and that are not accepted, as far as the
+	// worker knows. It reports them next.
+	Written []Replica
 	// Running lists the attempts that the worker still has.
 	Running []TaskRef
 	// Notifies means that the worker sends completion notifications to other workers and can wait

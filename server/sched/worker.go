@@ -150,18 +150,26 @@ func (m *Machine) workerRegistered(ev WorkerRegistered) {
 	w.reportedAt = m.now
 	m.workerVersion++
 	m.tell(copies.SessionOpened{Worker: w.id})
-	m.reconcile(w, ev.Inventory, ev.Running)
+	m.reconcile(w, &ev)
 }
 
 // reconcile compares the inventory and attempts that a worker reports with the machine's records.
 // The worker is right about its objects and attempts; the machine is right about which of them are
 // wanted.
-func (m *Machine) reconcile(w *worker, inventory []Replica, running []TaskRef) {
-	held := make(map[ids.TaskID]bool, len(inventory))
-	for _, r := range inventory {
+func (m *Machine) reconcile(w *worker, ev *WorkerRegistered) {
+	held := make(map[ids.TaskID]bool, len(ev.Inventory))
+	for _, r := range ev.Inventory {
 		m.adopt(w, Stored{Replica: r})
 		if _, t := m.lookup(r.Task); t != nil && t.attempt == uint32(r.Generation) {
 			held[r.Task] = true // a replica of another generation does not count
+		}
+	}
+	for _, r := range ev.Written {
+		// If it was accepted, that message was lost. It is repeated now, before the worker gets
+		// tasks that need the object.
+		if _, t := m.lookup(r.Task); t != nil && t.attempt == uint32(r.Generation) && m.ops[t.op].spec.Kind == OpData && w.objects.has(r.Task) {
+			held[r.Task] = true
+			m.emitTo(EffectAccept, w, r.Task, t.attempt)
 		}
 	}
 	var lost []ids.TaskID
@@ -171,9 +179,9 @@ func (m *Machine) reconcile(w *worker, inventory []Replica, running []TaskRef) {
 		}
 	}
 	m.tell(copies.InventoryRead{Worker: w.id})
-	works := make(map[TaskRef]bool, len(running))
+	works := make(map[TaskRef]bool, len(ev.Running))
 	m.forgetReturned(w)
-	for _, r := range running {
+	for _, r := range ev.Running {
 		works[r] = true
 		if b, t := m.lookup(r.Task); m.mayReturn(b, t, r.Attempt) {
 			m.attemptReturned(w, r)

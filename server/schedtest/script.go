@@ -1,3 +1,4 @@
+// Package schedtest is Test support: verbs for golden scripts about the scheduler machine.
 package schedtest
 
 import (
@@ -23,7 +24,7 @@ import (
 //	client id=1 ttl=30s [ns=x of=WORKER] | renew client=1 | close client=1
 //	worker id=1 [slots=1 mem=0 gpu=0 name=n1 host=h1 executors=(native,python)
 //	    incarnation=x notifies pipelined alone library=x linalg=(op,...)]
-//	    with lines "holds KEY BYTES [GEN]", "runs KEY [ATTEMPT]"
+//	    with lines "holds KEY BYTES [GEN]", "written KEY BYTES", "runs KEY [ATTEMPT]"
 //	disconnect|drain worker=1
 //	order workers=(1,2) to=keep|retire|restart [reason=x timeout=1s] | undo names=(n1,n2)
 //	rebalance [workers=(1,2)] [dry] | stop-rebalance number=1 | rebalance-info
@@ -415,6 +416,8 @@ func (s *Script) worker(a args) sched.WorkerRegistered {
 		}
 		if l.word(0) == "holds" {
 			ev.Inventory = append(ev.Inventory, sched.Replica{Task: id, Bytes: number(a.t, a.d, l.word(2)), Generation: attempt(3)})
+		} else if l.word(0) == "written" {
+			ev.Written = append(ev.Written, sched.Replica{Task: id, Bytes: number(a.t, a.d, l.word(2)), Generation: 1})
 		} else {
 			ev.Running = append(ev.Running, sched.TaskRef{Task: id, Attempt: attempt(2)})
 		}

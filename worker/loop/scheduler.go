@@ -24,8 +24,12 @@ func (w *Worker) open() *workerv1.Registration {
 	r := proto.Clone(w.config.Registration).(*workerv1.Registration)
 	// Attempts whose reports are not sent yet count as running; otherwise the scheduler would place
 	// them again.
-	for _, ref := range w.outbox.Reopen(w.writes.Reports()) {
+	written := w.writes.Reports()
+	for _, ref := range w.outbox.Reopen(written) {
 		r.Running = append(r.Running, taskRef(ref))
+	}
+	for _, o := range written {
+		r.Written = append(r.Written, o.GetReplica())
 	}
 	for _, o := range w.config.Store.Inventory() {
 		r.Inventory = append(r.Inventory, &workerv1.Replica{TaskId: uint64(o.ID.Task), Generation: uint32(o.ID.Generation), Bytes: o.Bytes()})

@@ -233,7 +233,11 @@ type Registration struct {
 	LinearAlgebra *v1.LinearAlgebra `protobuf:"bytes,21,opt,name=linear_algebra,json=linearAlgebra,proto3" json:"linear_algebra,omitempty"`
 	// Hashes of the functions that it has from earlier sessions. The scheduler does not send them
 	// again, and lets it forget those to which no task refers any more.
-	Functions     [][]byte `protobuf:"bytes,22,rep,name=functions,proto3" json:"functions,omitempty"`
+	Functions [][]byte `protobuf:"bytes,22,rep,name=functions,proto3" json:"functions,omitempty"`
+	// Objects that clients wrote there, and of which it does not know that the scheduler has accepted
+	// them: they are not in `inventory`, and their reports follow. So the scheduler does not take an
+	// object for lost whose acceptance was lost with the last session.
+	Written       []*Replica `protobuf:"bytes,23,rep,name=written,proto3" json:"written,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -418,6 +422,13 @@ func (x *Registration) GetLinearAlgebra() *v1.LinearAlgebra {
 func (x *Registration) GetFunctions() [][]byte {
 	if x != nil {
 		return x.Functions
+	}
+	return nil
+}
+
+func (x *Registration) GetWritten() []*Replica {
+	if x != nil {
+		return x.Written
 	}
 	return nil
 }
@@ -2284,7 +2295,7 @@ var File_millrace_worker_v1_worker_service_proto protoreflect.FileDescriptor
 
 const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\n" +
-	"'millrace/worker/v1/worker_service.proto\x12\x12millrace.worker.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x17millrace/v1/error.proto\x1a\x18millrace/v1/memory.proto\x1a\x16millrace/v1/task.proto\x1a\x18millrace/v1/worker.proto\"\x91\n" +
+	"'millrace/worker/v1/worker_service.proto\x12\x12millrace.worker.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x17millrace/v1/error.proto\x1a\x18millrace/v1/memory.proto\x1a\x16millrace/v1/task.proto\x1a\x18millrace/v1/worker.proto\"\xc8\n" +
 	"\n" +
 	"\fRegistration\x123\n" +
 	"\x04name\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a\x10\x01\x18\x80\x012\x13^[^\\x00-\\x1f\\x7f]*$R\x04name\x12@\n" +
@@ -2312,7 +2323,8 @@ const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"supervised\x18\x14 \x01(\bR\n" +
 	"supervised\x12A\n" +
 	"\x0elinear_algebra\x18\x15 \x01(\v2\x1a.millrace.v1.LinearAlgebraR\rlinearAlgebra\x12\x1c\n" +
-	"\tfunctions\x18\x16 \x03(\fR\tfunctions\x1a<\n" +
+	"\tfunctions\x18\x16 \x03(\fR\tfunctions\x125\n" +
+	"\awritten\x18\x17 \x03(\v2\x1b.millrace.worker.v1.ReplicaR\awritten\x1a<\n" +
 	"\x0eResourcesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\x1a<\n" +
@@ -2583,51 +2595,52 @@ var file_millrace_worker_v1_worker_service_proto_depIdxs = []int32{
 	26, // 4: millrace.worker.v1.Registration.gpu:type_name -> millrace.v1.Gpu
 	23, // 5: millrace.worker.v1.Registration.languages:type_name -> millrace.worker.v1.Registration.LanguagesEntry
 	27, // 6: millrace.worker.v1.Registration.linear_algebra:type_name -> millrace.v1.LinearAlgebra
-	2,  // 7: millrace.worker.v1.SessionRequest.register:type_name -> millrace.worker.v1.Registration
-	7,  // 8: millrace.worker.v1.SessionRequest.tasks:type_name -> millrace.worker.v1.TaskReport
-	9,  // 9: millrace.worker.v1.SessionRequest.objects:type_name -> millrace.worker.v1.ObjectReport
-	10, // 10: millrace.worker.v1.SessionRequest.stats:type_name -> millrace.worker.v1.WorkerStats
-	6,  // 11: millrace.worker.v1.SessionRequest.rescues:type_name -> millrace.worker.v1.RescueReport
-	3,  // 12: millrace.worker.v1.RescueReport.failed:type_name -> millrace.worker.v1.Replica
-	0,  // 13: millrace.worker.v1.TaskReport.outcome:type_name -> millrace.worker.v1.TaskOutcome
-	28, // 14: millrace.worker.v1.TaskReport.error:type_name -> millrace.v1.TaskError
-	8,  // 15: millrace.worker.v1.TaskReport.unreachable:type_name -> millrace.worker.v1.Unreachable
-	3,  // 16: millrace.worker.v1.ObjectReport.replica:type_name -> millrace.worker.v1.Replica
-	1,  // 17: millrace.worker.v1.ObjectReport.event:type_name -> millrace.worker.v1.ObjectEvent
-	29, // 18: millrace.worker.v1.WorkerStats.routes:type_name -> millrace.v1.Route
-	30, // 19: millrace.worker.v1.WorkerStats.gpu_health:type_name -> millrace.v1.GpuHealth
-	31, // 20: millrace.worker.v1.WorkerStats.tiers:type_name -> millrace.v1.MemoryTier
-	15, // 21: millrace.worker.v1.SessionResponse.registered:type_name -> millrace.worker.v1.Registered
-	16, // 22: millrace.worker.v1.SessionResponse.ops:type_name -> millrace.worker.v1.OpDefinition
-	32, // 23: millrace.worker.v1.SessionResponse.functions:type_name -> millrace.v1.Function
-	17, // 24: millrace.worker.v1.SessionResponse.peers:type_name -> millrace.worker.v1.Peer
-	18, // 25: millrace.worker.v1.SessionResponse.assignments:type_name -> millrace.worker.v1.Assignment
-	4,  // 26: millrace.worker.v1.SessionResponse.retractions:type_name -> millrace.worker.v1.AttemptRef
-	4,  // 27: millrace.worker.v1.SessionResponse.cancellations:type_name -> millrace.worker.v1.AttemptRef
-	3,  // 28: millrace.worker.v1.SessionResponse.releases:type_name -> millrace.worker.v1.Replica
-	13, // 29: millrace.worker.v1.SessionResponse.leave:type_name -> millrace.worker.v1.Leave
-	14, // 30: millrace.worker.v1.SessionResponse.next_uses:type_name -> millrace.worker.v1.NextUse
-	12, // 31: millrace.worker.v1.SessionResponse.rescues:type_name -> millrace.worker.v1.Rescue
-	3,  // 32: millrace.worker.v1.SessionResponse.accepted_writes:type_name -> millrace.worker.v1.Replica
-	3,  // 33: millrace.worker.v1.SessionResponse.keeps:type_name -> millrace.worker.v1.Replica
-	4,  // 34: millrace.worker.v1.SessionResponse.freed_slots:type_name -> millrace.worker.v1.AttemptRef
-	3,  // 35: millrace.worker.v1.Rescue.objects:type_name -> millrace.worker.v1.Replica
-	33, // 36: millrace.worker.v1.Registered.lease:type_name -> google.protobuf.Duration
-	34, // 37: millrace.worker.v1.OpDefinition.op:type_name -> millrace.v1.Op
-	25, // 38: millrace.worker.v1.Peer.device:type_name -> millrace.v1.DeviceKind
-	19, // 39: millrace.worker.v1.Assignment.inputs:type_name -> millrace.worker.v1.Input
-	24, // 40: millrace.worker.v1.Assignment.resources:type_name -> millrace.worker.v1.Assignment.ResourcesEntry
-	35, // 41: millrace.worker.v1.ReportWorkerDeathRequest.death:type_name -> millrace.v1.WorkerDeath
-	4,  // 42: millrace.worker.v1.ReportWorkerDeathRequest.called:type_name -> millrace.worker.v1.AttemptRef
-	5,  // 43: millrace.worker.v1.WorkerService.Session:input_type -> millrace.worker.v1.SessionRequest
-	20, // 44: millrace.worker.v1.WorkerService.ReportWorkerDeath:input_type -> millrace.worker.v1.ReportWorkerDeathRequest
-	11, // 45: millrace.worker.v1.WorkerService.Session:output_type -> millrace.worker.v1.SessionResponse
-	21, // 46: millrace.worker.v1.WorkerService.ReportWorkerDeath:output_type -> millrace.worker.v1.ReportWorkerDeathResponse
-	45, // [45:47] is the sub-list for method output_type
-	43, // [43:45] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	3,  // 7: millrace.worker.v1.Registration.written:type_name -> millrace.worker.v1.Replica
+	2,  // 8: millrace.worker.v1.SessionRequest.register:type_name -> millrace.worker.v1.Registration
+	7,  // 9: millrace.worker.v1.SessionRequest.tasks:type_name -> millrace.worker.v1.TaskReport
+	9,  // 10: millrace.worker.v1.SessionRequest.objects:type_name -> millrace.worker.v1.ObjectReport
+	10, // 11: millrace.worker.v1.SessionRequest.stats:type_name -> millrace.worker.v1.WorkerStats
+	6,  // 12: millrace.worker.v1.SessionRequest.rescues:type_name -> millrace.worker.v1.RescueReport
+	3,  // 13: millrace.worker.v1.RescueReport.failed:type_name -> millrace.worker.v1.Replica
+	0,  // 14: millrace.worker.v1.TaskReport.outcome:type_name -> millrace.worker.v1.TaskOutcome
+	28, // 15: millrace.worker.v1.TaskReport.error:type_name -> millrace.v1.TaskError
+	8,  // 16: millrace.worker.v1.TaskReport.unreachable:type_name -> millrace.worker.v1.Unreachable
+	3,  // 17: millrace.worker.v1.ObjectReport.replica:type_name -> millrace.worker.v1.Replica
+	1,  // 18: millrace.worker.v1.ObjectReport.event:type_name -> millrace.worker.v1.ObjectEvent
+	29, // 19: millrace.worker.v1.WorkerStats.routes:type_name -> millrace.v1.Route
+	30, // 20: millrace.worker.v1.WorkerStats.gpu_health:type_name -> millrace.v1.GpuHealth
+	31, // 21: millrace.worker.v1.WorkerStats.tiers:type_name -> millrace.v1.MemoryTier
+	15, // 22: millrace.worker.v1.SessionResponse.registered:type_name -> millrace.worker.v1.Registered
+	16, // 23: millrace.worker.v1.SessionResponse.ops:type_name -> millrace.worker.v1.OpDefinition
+	32, // 24: millrace.worker.v1.SessionResponse.functions:type_name -> millrace.v1.Function
+	17, // 25: millrace.worker.v1.SessionResponse.peers:type_name -> millrace.worker.v1.Peer
+	18, // 26: millrace.worker.v1.SessionResponse.assignments:type_name -> millrace.worker.v1.Assignment
+	4,  // 27: millrace.worker.v1.SessionResponse.retractions:type_name -> millrace.worker.v1.AttemptRef
+	4,  // 28: millrace.worker.v1.SessionResponse.cancellations:type_name -> millrace.worker.v1.AttemptRef
+	3,  // 29: millrace.worker.v1.SessionResponse.releases:type_name -> millrace.worker.v1.Replica
+	13, // 30: millrace.worker.v1.SessionResponse.leave:type_name -> millrace.worker.v1.Leave
+	14, // 31: millrace.worker.v1.SessionResponse.next_uses:type_name -> millrace.worker.v1.NextUse
+	12, // 32: millrace.worker.v1.SessionResponse.rescues:type_name -> millrace.worker.v1.Rescue
+	3,  // 33: millrace.worker.v1.SessionResponse.accepted_writes:type_name -> millrace.worker.v1.Replica
+	3,  // 34: millrace.worker.v1.SessionResponse.keeps:type_name -> millrace.worker.v1.Replica
+	4,  // 35: millrace.worker.v1.SessionResponse.freed_slots:type_name -> millrace.worker.v1.AttemptRef
+	3,  // 36: millrace.worker.v1.Rescue.objects:type_name -> millrace.worker.v1.Replica
+	33, // 37: millrace.worker.v1.Registered.lease:type_name -> google.protobuf.Duration
+	34, // 38: millrace.worker.v1.OpDefinition.op:type_name -> millrace.v1.Op
+	25, // 39: millrace.worker.v1.Peer.device:type_name -> millrace.v1.DeviceKind
+	19, // 40: millrace.worker.v1.Assignment.inputs:type_name -> millrace.worker.v1.Input
+	24, // 41: millrace.worker.v1.Assignment.resources:type_name -> millrace.worker.v1.Assignment.ResourcesEntry
+	35, // 42: millrace.worker.v1.ReportWorkerDeathRequest.death:type_name -> millrace.v1.WorkerDeath
+	4,  // 43: millrace.worker.v1.ReportWorkerDeathRequest.called:type_name -> millrace.worker.v1.AttemptRef
+	5,  // 44: millrace.worker.v1.WorkerService.Session:input_type -> millrace.worker.v1.SessionRequest
+	20, // 45: millrace.worker.v1.WorkerService.ReportWorkerDeath:input_type -> millrace.worker.v1.ReportWorkerDeathRequest
+	11, // 46: millrace.worker.v1.WorkerService.Session:output_type -> millrace.worker.v1.SessionResponse
+	21, // 47: millrace.worker.v1.WorkerService.ReportWorkerDeath:output_type -> millrace.worker.v1.ReportWorkerDeathResponse
+	46, // [46:48] is the sub-list for method output_type
+	44, // [44:46] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_millrace_worker_v1_worker_service_proto_init() }

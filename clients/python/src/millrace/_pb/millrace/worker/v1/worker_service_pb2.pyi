@@ -53,7 +53,7 @@ OBJECT_EVENT_LOST: ObjectEvent
 OBJECT_EVENT_KEPT: ObjectEvent
 
 class Registration(_message.Message):
-    __slots__ = ("name", "incarnation", "host", "pid", "data_address", "device", "slots", "resources", "memory_limit_bytes", "version", "inventory", "running", "executors", "native_ops", "gpu", "notifies", "life", "languages", "more", "supervised", "linear_algebra", "functions")
+    __slots__ = ("name", "incarnation", "host", "pid", "data_address", "device", "slots", "resources", "memory_limit_bytes", "version", "inventory", "running", "executors", "native_ops", "gpu", "notifies", "life", "languages", "more", "supervised", "linear_algebra", "functions", "written")
     class ResourcesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -90,6 +90,7 @@ class Registration(_message.Message):
     SUPERVISED_FIELD_NUMBER: _ClassVar[int]
     LINEAR_ALGEBRA_FIELD_NUMBER: _ClassVar[int]
     FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
+    WRITTEN_FIELD_NUMBER: _ClassVar[int]
     name: str
     incarnation: str
     host: str
@@ -112,7 +113,8 @@ class Registration(_message.Message):
     supervised: bool
     linear_algebra: _worker_pb2.LinearAlgebra
     functions: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., data_address: _Optional[str] = ..., device: _Optional[_Union[_worker_pb2.DeviceKind, str]] = ..., slots: _Optional[int] = ..., resources: _Optional[_Mapping[str, float]] = ..., memory_limit_bytes: _Optional[int] = ..., version: _Optional[str] = ..., inventory: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., running: _Optional[_Iterable[_Union[AttemptRef, _Mapping]]] = ..., executors: _Optional[_Iterable[str]] = ..., native_ops: _Optional[_Iterable[str]] = ..., gpu: _Optional[_Union[_worker_pb2.Gpu, _Mapping]] = ..., notifies: bool = ..., life: _Optional[int] = ..., languages: _Optional[_Mapping[str, str]] = ..., more: bool = ..., supervised: bool = ..., linear_algebra: _Optional[_Union[_worker_pb2.LinearAlgebra, _Mapping]] = ..., functions: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    written: _containers.RepeatedCompositeFieldContainer[Replica]
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., data_address: _Optional[str] = ..., device: _Optional[_Union[_worker_pb2.DeviceKind, str]] = ..., slots: _Optional[int] = ..., resources: _Optional[_Mapping[str, float]] = ..., memory_limit_bytes: _Optional[int] = ..., version: _Optional[str] = ..., inventory: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., running: _Optional[_Iterable[_Union[AttemptRef, _Mapping]]] = ..., executors: _Optional[_Iterable[str]] = ..., native_ops: _Optional[_Iterable[str]] = ..., gpu: _Optional[_Union[_worker_pb2.Gpu, _Mapping]] = ..., notifies: bool = ..., life: _Optional[int] = ..., languages: _Optional[_Mapping[str, str]] = ..., more: bool = ..., supervised: bool = ..., linear_algebra: _Optional[_Union[_worker_pb2.LinearAlgebra, _Mapping]] = ..., functions: _Optional[_Iterable[bytes]] = ..., written: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ...) -> None: ...
 
 class Replica(_message.Message):
     __slots__ = ("task_id", "generation", "bytes")
