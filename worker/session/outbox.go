@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"google.golang.org/protobuf/proto"
@@ -147,22 +148,29 @@ func (o *Outbox) Signal() {
 // session ended. It returns the attempts whose final reports are queued. It drops queued reports on
 // objects, because the inventory of the registration, which the caller makes afterwards, replaces
 // them. A report that was older than an order to release the object would make the scheduler count
-// on an object that is gone. Objects that clients wrote and that are not accepted yet appear in no
-// inventory: written lists the reports on all of them.
+// on an object that is gone. But the loss of an object remains if the attempt that made it is still
+// to be reported, because that report is read after the inventory. Objects that clients wrote and
+// that are not accepted yet appear in no inventory: written lists the reports on all of them.
 func (o *Outbox) Reopen(written []*workerv1.ObjectReport) []lifecycle.Ref {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.tasks = append(o.inFlight, o.tasks...)
 	o.inFlight = nil
 	o.functions = nil
-	o.objects = written
-	o.pending = o.pending || len(written) > 0
 	var refs []lifecycle.Ref
+	ended := map[lifecycle.Ref]bool{}
 	for _, r := range o.tasks {
 		if isFinal(r.GetOutcome()) {
-			refs = append(refs, lifecycle.Ref{Task: ids.TaskID(r.GetTaskId()), Attempt: ids.Attempt(r.GetAttempt())})
+			ref := lifecycle.Ref{Task: ids.TaskID(r.GetTaskId()), Attempt: ids.Attempt(r.GetAttempt())}
+			refs, ended[ref] = append(refs, ref), true
 		}
 	}
+	o.objects = slices.DeleteFunc(o.objects, func(r *workerv1.ObjectReport) bool {
+		made := lifecycle.Ref{Task: ids.TaskID(r.GetReplica().GetTaskId()), Attempt: ids.Attempt(r.GetReplica().GetGeneration())}
+		return r.GetEvent() != workerv1.ObjectEvent_OBJECT_EVENT_LOST || !ended[made]
+	})
+	o.objects = append(o.objects, written...)
+	o.pending = o.pending || len(written) > 0
 	return refs
 }
 

@@ -42,6 +42,21 @@ func TestMessagesAreBounded(t *testing.T) {
 	}
 }
 
+// The inventory of a new session lacks a result that was lost in the gap. The report on its attempt
+// comes after the inventory, so the report on the loss has to come after that.
+func TestALossFollowsTheReportOnItsAttempt(t *testing.T) {
+	o := NewOutbox()
+	o.Task(report(1, 0, workerv1.TaskOutcome_TASK_OUTCOME_SUCCEEDED))
+	for task := range uint64(2) {
+		o.Object(&workerv1.ObjectReport{Replica: &workerv1.Replica{TaskId: task + 1, Generation: 1}, Event: workerv1.ObjectEvent_OBJECT_EVENT_LOST})
+	}
+	o.Reopen(nil)
+	m := o.Take()
+	if len(m.GetTasks()) != 1 || len(m.GetObjects()) != 1 || m.GetObjects()[0].GetReplica().GetTaskId() != 1 {
+		t.Errorf("after the inventory comes %v", m)
+	}
+}
+
 func TestUnsentMessagesAreSentAgain(t *testing.T) {
 	o := NewOutbox()
 	o.Task(report(1, 0, workerv1.TaskOutcome_TASK_OUTCOME_STARTED))
