@@ -113,11 +113,11 @@ check: ## Check before a commit, only what has changed: 3 minutes at most
 .PHONY: test
 test: ## Run everything that CI runs, and the GPU tests if there is a GPU: 20 minutes at most
 	@MAKE="$(MAKE)" tools/steps test prepare gen-check web-check lint-proto "lint RACED=1" build-nocgo \
-	  machines "race-concurrent | e2e" "sim-seeds SEEDS=50" "py | web-test" gpu
+	  machines "race-concurrent | e2e" "sim-seeds SEEDS=200" "py | web-test" gpu
 
 .PHONY: test-long
 test-long: ## Run all tests at full size, and the sanitizers, before an issue is closed
-	@MAKE="$(MAKE)" tools/steps test-long prepare "race SHORT=" asan "sim-seeds SEEDS=200" \
+	@MAKE="$(MAKE)" tools/steps test-long prepare "race SHORT=" asan "sim-seeds SEEDS=10000" \
 	  fuzz-corpus fuzz py-all polars-plans frame-merges frames-small native-ops "e2e SHORT=" "chaos SECONDS=120" \
 	  jupyter prometheus gpu
 
@@ -263,8 +263,8 @@ sim: bootstrap ## Simulate one seed twice and compare the hashes of the traces: 
 	go test -tags invariants -count=1 -v -run 'TestSeed$$' ./test/sim -sim.seed=$(SEED)
 
 .PHONY: sim-seeds
-sim-seeds: bootstrap ## Simulate many seeds: SEEDS=n
-	go test -tags invariants -count=1 -timeout 20m -run 'TestSeeds$$' ./test/sim -sim.seeds=$(SEEDS)
+sim-seeds: bootstrap ## Simulate many seeds, with a check of the machines once in 100 steps: SEEDS=n
+	go test -count=1 -timeout 0 -run 'TestSeeds$$' ./test/sim -sim.seeds=$(SEEDS) -sim.check=100
 
 .PHONY: e2e
 e2e: $(TOOLS)/grpcurl .tools/ucx-other/.stamp

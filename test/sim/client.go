@@ -31,6 +31,8 @@ type client struct {
 	held   map[ids.TaskID]*spec
 	latest map[ids.TaskID]sched.Update
 	graphs []ids.GraphID
+	// written are the tasks whose bytes come from this client, as far as it knows.
+	written []*spec
 	// pending counts calls and scatters in progress. Calls that change something are made one at a
 	// time: queue has the waiting ones, busy means that one is in progress.
 	pending int
@@ -59,14 +61,17 @@ func (c *client) outstanding() string {
 	if c.gone {
 		return "gone"
 	}
-	n := 0
+	return fmt.Sprintf("has %d calls in progress (%d queued, busy %v, verifying %d), holds %d tasks, of which %d are not verified",
+		c.pending, len(c.queue), c.busy, len(c.verifying), len(c.held), len(c.unverified()))
+}
+
+func (c *client) unverified() (list []ids.TaskID) {
 	for _, id := range sortedKeys(c.held) {
-		if _, ok := c.verified[id]; !ok {
-			n++
+		if _, ok := c.verified[id]; !ok && !c.gone {
+			list = append(list, id)
 		}
 	}
-	return fmt.Sprintf("has %d calls in progress (%d queued, busy %v, verifying %d), holds %d tasks, of which %d are not verified",
-		c.pending, len(c.queue), c.busy, len(c.verifying), len(c.held), n)
+	return list
 }
 
 // after runs do after a delay, unless the client has gone by then.
@@ -238,30 +243,44 @@ func (c *client) crash() {
 	w := c.w
 	w.counts.clientCrashes++
 	w.log("client %s crashes", c.id)
+	for _, s := range c.written {
+		s.mayBeLost = true
+	}
+	c.end()
+	if !w.faultsOver {
+		c.replace()
+	}
+}
+
+func (c *client) end() {
 	c.gone = true
 	if c.watch != nil {
 		c.watch.cut()
 	}
-	if w.faultsOver {
-		return
-	}
+}
+
+// replace lets another client take the place of this one.
+func (c *client) replace() {
+	w := c.w
 	next := newClient(w, c.index)
 	next.life = c.life + 1
 	w.clients[c.index] = next
 	next.after(w.between(0, time.Second), next.open)
 }
 
-// close closes the client's lease or, if silently is set, lets the lease expire.
-func (c *client) close(silently bool) {
+// close closes the client's lease or, if silently is set, lets the lease expire. then follows.
+func (c *client) close(silently bool, then func()) {
+	for _, s := range c.written {
+		s.mayBeLost = true
+	}
 	if silently {
-		c.gone = true
-		c.watch.cut()
+		c.end()
 		return
 	}
 	c.call("close", func() error { return c.w.server.loop.CloseClient(context.Background(), c.id) }, func(err error) {
 		c.checkError("close", err)
-		c.gone = true
-		c.watch.cut()
+		c.end()
+		then()
 	})
 }
 
@@ -292,11 +311,38 @@ func (c *client) act() {
 		c.release()
 	case n < 88:
 		c.holdByKey()
-	case n < 95:
+	case n < 94:
 		c.detach()
-	default:
+	case n < 97:
 		c.publish()
+	case n < 99:
+		c.misuse()
+	case w.chance(0.3) && !w.faultsOver:
+		c.close(false, c.replace)
 	}
+}
+
+// misuse submits a graph with a circle, or with an input that nobody made. Nothing may change.
+func (c *client) misuse() {
+	w := c.w
+	ev := c.submission(w.graph(c.namespace, c.prefix(), 2+w.rng.IntN(8), nil), func(int) bool { return true })
+	bad, allowed := &ev.Tasks[0], sched.ErrUnknownInput
+	if bad.Inputs = append(bad.Inputs, "nobody's"); w.chance(0.5) {
+		last := &ev.Tasks[len(ev.Tasks)-1]
+		bad.Inputs[len(bad.Inputs)-1], allowed = last.Key, sched.ErrGraphHasCycle
+		last.Inputs = append(last.Inputs, bad.Key)
+	}
+	bad.Op = uint32(len(ev.Ops))
+	ev.Ops = append(ev.Ops, sched.OpSpec{Kind: sched.OpNative, Name: mixOp})
+	c.call("misuse", func() error {
+		before := w.server.m.Totals()
+		submission := schedapi.Submission{Graph: cloned(ev)}
+		_, err := w.server.loop.Submit(context.Background(), submission)
+		if err == nil || w.server.m.Totals() != before {
+			w.fail(nil, "client %s: a graph that is none was accepted, or changed something: %v", c.id, err)
+		}
+		return err
+	}, func(err error) { c.checkError("misuse", err, allowed) })
 }
 
 func (c *client) prefix() string {
@@ -361,7 +407,14 @@ func (c *client) submit(specs []*spec, graph ids.GraphID) {
 		}
 	}
 	holds := make([]bool, len(specs))
+	if graph == 0 && w.chance(0.15) {
+		specs = slices.Clone(specs)
+		slices.Reverse(specs)
+	}
 	for i, s := range specs {
+		if s.kind == data {
+			c.written = append(c.written, s)
+		}
 		holds[i] = !used[s] && w.chance(0.95) || w.chance(0.2) || s.kind == data
 	}
 	ev := c.submission(specs, func(i int) bool { return holds[i] })
@@ -496,6 +549,9 @@ func (c *client) closed(specs []*spec) bool {
 func (c *client) cancel() {
 	w := c.w
 	ev := sched.TasksCancelled{Client: c.id, Reason: "sim", Force: w.chance(0.3)}
+	if w.chance(0.2) {
+		ev.Client, ev.Force = 0, false // an operator does it
+	}
 	if len(c.graphs) > 0 && w.chance(0.2) {
 		ev.Graphs = append(ev.Graphs, pick(w, c.graphs))
 	} else {
@@ -514,7 +570,7 @@ func (c *client) cancel() {
 		}
 		for _, s := range named {
 			s.cancelledAt, s.mayBeLost = w.events, true
-			s.cancelledBy[c.id] = true
+			s.cancelledBy[ev.Client] = true
 		}
 		again := ev
 		again.Tasks, again.Graphs = nil, slices.Clone(ev.Graphs)
@@ -523,12 +579,12 @@ func (c *client) cancel() {
 	}, func(err error) { c.checkError("cancel", err, sched.ErrUnknownTask, sched.ErrUnknownGraph) })
 }
 
-// retry runs failed or cancelled tasks again.
+// retry runs failed or cancelled tasks again. A copy may run at one worker only, which may be gone.
 func (c *client) retry() {
 	w := c.w
 	tasks := c.pickHeld(5, func(id ids.TaskID) bool {
 		state := c.latest[id].State
-		return state == sched.TaskFailed || state == sched.TaskCancelled
+		return (state == sched.TaskFailed || state == sched.TaskCancelled) && c.held[id].op.Name != copyOp
 	})
 	if len(tasks) == 0 {
 		return
@@ -733,7 +789,7 @@ func (c *client) complete() bool {
 		s := c.held[id]
 		if !still[id] {
 			mine := false
-			w.oracle.walk(s, func(a *spec) { mine = mine || a.cancelledBy[c.id] })
+			w.oracle.walk(s, func(a *spec) { mine = mine || a.cancelledBy[c.id] || a.cancelledBy[0] })
 			if !mine {
 				w.fail([]ids.TaskID{id}, "client %s does not hold %s (%s) any more", c.id, id, s.key)
 			}

@@ -294,6 +294,8 @@ func (s *slots) wait(j *job) {
 func (s *slots) end(j *job) {
 	w, x := s.p.w, j.spec
 	switch {
+	case x.kind == slays:
+		s.p.host.crash("killed by " + x.key)
 	case x.kind == kills || w.fault(w.plan.executorDies) && j.executor != nil:
 		s.die(j)
 	case x.kind == fails:
@@ -336,6 +338,7 @@ func (s *slots) die(j *job) {
 	w := s.p.w
 	w.counts.executorDeaths++
 	s.deaths++
+	j.spec.deaths++
 	w.log("%s: the executor of %s dies", s.p.host.name, j.ref)
 	for _, o := range slices.Clone(j.slot.jobs[1:]) {
 		s.over(o)
@@ -368,6 +371,7 @@ func (s *slots) endNative(j *job) {
 // seal writes the result into the memory that was allocated for it.
 func (s *slots) seal(j *job, header []byte, v uint64) {
 	o := objectOf(j.ref)
+	s.p.kept[o] = true
 	for _, f := range j.frames {
 		s.p.slab.write(f, v)
 	}

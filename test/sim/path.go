@@ -453,6 +453,7 @@ func (x *path) Rescue(ctx context.Context, at transfer.Peer, incarnation [16]byt
 		}
 		if err == nil {
 			w.counts.rescued++
+			p.kept[object(r)] = true
 		}
 		sink.Done(i, err)
 	}

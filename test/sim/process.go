@@ -16,6 +16,7 @@ import (
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/notify"
 	"github.com/millrace/millrace/worker/lifecycle"
@@ -42,7 +43,7 @@ func (h *host) start() {
 	w.lastProcess++
 	p := &process{
 		w: w, host: h, number: w.lastProcess, incarnation: fmt.Sprintf("%08x-0000-4000-8000-000000000000", w.lastProcess),
-		slab: &slab{size: w.plan.slabBytes}, mappings: map[ids.WorkerID]*process{}, lent: map[*loan]bool{},
+		slab: &slab{size: w.plan.slabBytes}, mappings: map[ids.WorkerID]*process{}, lent: map[*loan]bool{}, kept: map[object]bool{},
 	}
 	p.slots, p.notifier = newSlots(p), &notifier{p: p, subscribers: map[*process]*notify.Subscriber{}}
 	var below []memory.Tier
@@ -80,7 +81,7 @@ func (p *process) registration() *workerv1.Registration {
 	w, h := p.w, p.host
 	r := &workerv1.Registration{
 		Name: h.name, Incarnation: p.incarnation, Host: h.name, DataAddress: p.address(), Slots: h.slots, Resources: h.resources, MemoryLimitBytes: w.plan.slabBytes,
-		Executors: []string{"native", "python", "simexec"}, NativeOps: []string{mixOp, copyOp}, Notifies: true, Supervised: true,
+		Executors: []string{"native", "python", "simexec"}, NativeOps: []string{mixOp, copyOp}, Notifies: h.index%7 != 3, Supervised: true,
 	}
 	switch {
 	case w.plan.chains():
@@ -97,6 +98,7 @@ func (h *host) crash(cause string) {
 	w, p := h.w, h.proc
 	w.counts.crashes++
 	w.log("%s (%s) crashes: %s", h.name, p.incarnation, cause)
+	w.server.blame(p)
 	h.end()
 	if p.link != nil {
 		if w.chance(0.7) {
@@ -137,6 +139,10 @@ func (h *host) end() {
 	p.cancel(errEnded)
 	p.giveAll()
 	p.notifier.end()
+	// order-free: all get the same mark.
+	for o := range p.kept {
+		w.oracle.byTask[o.Task].mayBeLost = true
+	}
 	h.unmapLater()
 	h.proc = nil
 	w.after(w.between(50*time.Millisecond, 3*time.Second), h.start)
@@ -199,6 +205,9 @@ type process struct {
 	// of others here that have not ended.
 	mappings map[ids.WorkerID]*process
 	lent     map[*loan]bool
+	// kept are the objects that are no copies: they were made or written here, or the scheduler has
+	// ordered to keep them.
+	kept map[object]bool
 
 	ticking         bool
 	stepsSinceCheck int
@@ -414,6 +423,9 @@ func (p *process) receive(l *link, message []byte) {
 		w.fail(nil, "a message of the scheduler: %v", err)
 	}
 	p.checkAssignments(m)
+	for _, r := range m.GetKeeps() {
+		p.kept[object{Task: ids.TaskID(r.GetTaskId()), Generation: ids.Attempt(r.GetGeneration())}] = true
+	}
 	in := session.Message{Session: p.sessions, Response: m}
 	if m.GetReregister() {
 		w.log("%s is told to register anew", p.host.name)
@@ -465,6 +477,16 @@ func (p *process) checkAssignments(m *workerv1.SessionResponse) {
 		if s == nil || s.key != a.GetKey() || len(a.GetInputs()) != len(s.inputs) || s.op.Name != copyOp && w.oracle.specOf(a.GetArguments()) != s {
 			w.fail([]ids.TaskID{task}, "t%d/a%d came to %s with the wrong arguments: %q", a.GetTaskId(), a.GetAttempt(), p.host.name, a.GetArguments())
 		}
+		items := s.items()
+		for i, in := range a.GetInputs() {
+			want := sched.ItemInput{}
+			if w.plan.items && s.op.Name != copyOp && len(items) > 0 && items[0].Input == uint32(i) {
+				want, items = items[0], items[1:]
+			}
+			if w.oracle.byTask[ids.TaskID(in.GetTaskId())] != s.inputs[i] || uint32(want.Item) != in.GetItem() {
+				w.fail([]ids.TaskID{task}, "t%d/a%d came to %s with the wrong input %d: %v", a.GetTaskId(), a.GetAttempt(), p.host.name, i, in)
+			}
+		}
 	}
 }
 
@@ -509,6 +531,12 @@ func (p *process) read(o object) (uint64, bool) {
 		p.w.fail([]ids.TaskID{o.Task}, "worker %s: the bytes of %s are not there", p.host.name, o)
 	}
 	return v, true
+}
+
+// keeps says whether an object is here, and is not dropped to make room.
+func (p *process) keeps(o object) bool {
+	found, ok := p.store.Lookup(o)
+	return ok && (p.kept[o] || !found.HasPlace())
 }
 
 func (p *process) has(o object) bool {
@@ -558,6 +586,7 @@ func (p *process) write(o object, s *spec, answered func(accepted bool)) {
 			w.log("%s has no room for %s: %v", p.host.name, o, err)
 			return
 		}
+		p.kept[o] = true
 		for _, r := range in.Regions() {
 			p.slab.write(r.Frame, s.value)
 		}

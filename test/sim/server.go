@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"slices"
 	"time"
 
@@ -36,6 +37,11 @@ type server struct {
 	// graphs of no client that may still end, with the time of the end that was checked last.
 	answered map[string]ids.GraphID
 	detached []*detached
+	// draining are the workers whose drains have not come to their end. moved is the number of
+	// objects that rebalances have moved, and moving says that the last pass has moved some.
+	draining []ids.WorkerID
+	moved    uint64
+	moving   bool
 	// assigned has every attempt that was ever sent, with its worker.
 	assigned map[sched.TaskRef]ids.WorkerID
 
@@ -55,7 +61,7 @@ func newServer(w *world, checkEvery int) *server {
 		answered: map[string]ids.GraphID{}, assigned: map[sched.TaskRef]ids.WorkerID{}, checkEvery: checkEvery,
 	}
 	s.loop = loop.New(loop.Config{
-		Machine:        sched.Config{FirstTask: 1, InlineResultBytes: inlineBytes, InlineBudgetBytes: 1 << 10, MaxWorkerDeaths: 8, ChainBytes: 8 << 10},
+		Machine:        sched.Config{FirstTask: 1, InlineResultBytes: inlineBytes, InlineBudgetBytes: 1 << 10, MaxWorkerDeaths: maxWorkerDeaths, ChainBytes: 8 << 10},
 		Cluster:        schedapi.Cluster{Life: life, WorkerLease: workerLease, InlineResultBytes: inlineBytes},
 		ReconnectGrace: reconnectGrace,
 		Log:            slog.New(&logHandler{w: w, process: "scheduler", least: slog.LevelInfo}),
@@ -85,6 +91,9 @@ func (s *server) settle() {
 	}
 	s.check()
 	s.checkDetached()
+	s.checkDrained()
+	moved := s.m.Totals().Moved
+	s.moving, s.moved = moved != s.moved, moved
 	for _, x := range slices.Clone(s.streams) {
 		x.empty()
 	}
@@ -120,8 +129,28 @@ func (s *server) knows(id ids.WorkerID) bool {
 	return known
 }
 
-// lost is the number of workers that were ever lost.
-func (s *server) lost() int { return len(s.workers) - int(s.m.Totals().Workers) }
+// maxWorkerDeaths is the number of deaths from which on a task is to blame.
+const maxWorkerDeaths = 4
+
+// blame counts the death of a process for the tasks that it had, also as far as the scheduler
+// knows.
+func (s *server) blame(p *process) {
+	had, _ := s.m.Tasks(sched.TaskFilter{Worker: s.ids[p.host.name]}, 0, math.MaxInt)
+	blamed := map[ids.TaskID]bool{}
+	for i := range had {
+		blamed[had[i].Task] = true
+	}
+	// order-free: each is counted once.
+	for _, l := range p.slots.all {
+		for _, j := range l.jobs {
+			blamed[j.ref.Task] = true
+		}
+	}
+	// order-free: counters.
+	for id := range blamed {
+		s.w.oracle.byTask[id].deaths++
+	}
+}
 
 // died handles a supervisor's report that an incarnation has ended.
 func (s *server) died(name, incarnation string) {
@@ -137,15 +166,46 @@ func (s *server) must(err error) {
 	s.settle()
 }
 
-// orderDrain is an operator's order to drain a worker.
-func (s *server) orderDrain(name string, purpose copies.DrainPurpose, timeout time.Duration) {
-	id := s.ids[name]
-	if !s.knows(id) {
+// orderDrain is an operator's order to drain workers.
+func (s *server) orderDrain(names []string, purpose copies.DrainPurpose, timeout time.Duration) {
+	var workers []ids.WorkerID
+	for _, name := range names {
+		if id := s.ids[name]; s.knows(id) && !slices.Contains(workers, id) {
+			workers = append(workers, id)
+		}
+	}
+	if len(workers) == 0 {
 		return
 	}
-	s.w.log("%s (%s) is to be drained, purpose %d, timeout %s", name, id, purpose, timeout)
+	s.w.log("%v (%v) are to be drained, purpose %d, timeout %s", names, workers, purpose, timeout)
 	s.w.counts.drained++
-	s.ordered(s.loop.DrainWorkers(context.Background(), sched.DrainOrdered{Workers: []ids.WorkerID{id}, Purpose: purpose, Reason: "simulated", Timeout: timeout}))
+	s.draining = append(s.draining, workers...)
+	s.ordered(s.loop.DrainWorkers(context.Background(), sched.DrainOrdered{Workers: workers, Purpose: purpose, Reason: "simulated", Timeout: timeout}))
+}
+
+// checkDrained checks that workers that have just become DRAINED could end without a loss.
+func (s *server) checkDrained() {
+	s.draining = slices.DeleteFunc(s.draining, func(id ids.WorkerID) bool {
+		info, known := s.m.Worker(id)
+		if !known || info.State != sched.WorkerStateDrained {
+			return !known
+		}
+		tasks, _ := s.m.Tasks(sched.TaskFilter{}, 0, math.MaxInt)
+		for i := range tasks {
+			t := &tasks[i]
+			if t.Worker == id {
+				s.w.fail([]ids.TaskID{t.Task}, "%s (%s) is drained, and has the task %s", info.Name, id, t.Key)
+			}
+			safe := func(at ids.WorkerID) bool {
+				other, _ := s.m.Worker(at)
+				return other.State == sched.WorkerStateActive
+			}
+			if t.State == sched.TaskSucceeded && !t.Inline && slices.Contains(t.Replicas, id) && !slices.ContainsFunc(t.Replicas, safe) {
+				s.w.fail([]ids.TaskID{t.Task}, "%s (%s) is drained, and has the only copy of %s that is safe", info.Name, id, t.Key)
+			}
+		}
+		return true
+	})
 }
 
 // undoDrain is an operator's order to use a worker again.
@@ -154,12 +214,13 @@ func (s *server) undoDrain(name string) {
 	s.ordered(s.loop.UndoDrains(context.Background(), []string{name}))
 }
 
-// orderRebalance is an operator's order to even out the bytes that workers hold.
-func (s *server) orderRebalance() schedapi.Rebalance {
-	r, info, err := s.loop.Rebalance(context.Background(), sched.RebalanceOrdered{})
+// orderRebalance is an operator's order to even out the bytes that workers hold. It has no number
+// if it is refused, or is only planned.
+func (s *server) orderRebalance(order sched.RebalanceOrdered) (schedapi.Rebalance, copies.RebalanceInfo) {
+	r, info, err := s.loop.Rebalance(context.Background(), order)
 	s.w.log("rebalance %d moves %d objects", info.Number, info.PlannedObjects)
 	s.ordered(err)
-	return r
+	return r, info
 }
 
 func (s *server) stopRebalance(r schedapi.Rebalance) {
@@ -187,6 +248,14 @@ func (s *server) checkDetached() {
 			s.checkEnded(d.graph)
 		}
 		return !known
+	})
+}
+
+// runsDetached says whether a graph of no client has not ended.
+func (s *server) runsDetached() bool {
+	return slices.ContainsFunc(s.detached, func(d *detached) bool {
+		info, known := s.m.Graph(d.graph)
+		return known && info.EndedAt.IsZero()
 	})
 }
 

@@ -93,11 +93,11 @@ func (x *stream) empty() {
 		x.late = true
 		w.after(w.between(0, 500*time.Microsecond), func() {
 			x.late = false
-			x.send()
+			x.send(true)
 		})
 		return
 	}
-	x.send()
+	x.send(false)
 }
 
 func (x *stream) ended() bool {
@@ -110,7 +110,8 @@ func (x *stream) ended() bool {
 }
 
 // send sends all that the session has for the worker. It ends the stream if the session has ended.
-func (x *stream) send() {
+// late: the messages are older than the last step of the scheduler.
+func (x *stream) send(late bool) {
 	w, p, l := x.s.w, x.proc, x.link
 	ended, final := x.ended(), false
 	select {
@@ -121,6 +122,9 @@ func (x *stream) send() {
 		err := x.message.Send(&x.outbound, func(m *workerv1.SessionResponse) error {
 			final = final || m.GetStopReason() != "" || m.GetReregister()
 			x.check(m)
+			if !late {
+				x.checkNow(m)
+			}
 			w.log("stream %d to %s: %s", l.number, p.host.name, saidDown(m))
 			if m.GetLeave() != nil {
 				w.counts.ended++
@@ -177,6 +181,28 @@ func (x *stream) check(m *workerv1.SessionResponse) {
 		}
 		if s.w.oracle.byTask[ref.Task] == nil {
 			s.w.oracle.copyOf(a)
+		}
+	}
+}
+
+// checkNow checks a message against the state of the scheduler at the same time: only an active
+// worker gets tasks, and no object is dropped before another worker has it, and keeps it.
+func (x *stream) checkNow(m *workerv1.SessionResponse) {
+	s, self := x.s, x.session.Worker()
+	if info, _ := s.m.Worker(self); len(m.GetAssignments()) > 0 && info.State != sched.WorkerStateActive {
+		s.w.fail([]ids.TaskID{ids.TaskID(m.GetAssignments()[0].GetTaskId())}, "%s gets tasks, and is %d", self, info.State)
+	}
+	for _, r := range m.GetReleases() {
+		o := object{Task: ids.TaskID(r.GetTaskId()), Generation: ids.Attempt(r.GetGeneration())}
+		info, known := s.m.Task(o.Task)
+		if !known || info.State != sched.TaskSucceeded || info.Attempt != o.Generation || info.Inline || s.w.oracle.byTask[o.Task].mayBeLost || s.w.mayLoseAny {
+			continue
+		}
+		if !slices.ContainsFunc(info.Replicas, func(id ids.WorkerID) bool {
+			p := s.workers[id]
+			return p.dead || p.store.Here(o) && (!s.moving || p.kept[o] || p.keeps(o))
+		}) {
+			s.w.fail([]ids.TaskID{o.Task}, "%s is dropped at %s, and no other worker keeps it: %v", o, self, info.Replicas)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"container/heap"
+	"context"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -18,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/server/copies"
 	"github.com/millrace/millrace/server/sched"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
 // maxEvents bounds a run. A longer run is taken for an endless loop.
@@ -52,7 +54,10 @@ type world struct {
 	background  background
 	// mayLoseAny: a worker has lost what was on its disk.
 	mayLoseAny bool
-	counts     counts
+	// evening is the rebalance of evenOut that is in progress, and rounds counts those.
+	evening schedapi.Rebalance
+	rounds  int
+	counts  counts
 }
 
 // counts are numbers for the summary. items counts fetched items of lists, pipelined fetches of
@@ -343,22 +348,69 @@ func (w *world) makeLeave(h *host) {
 	}
 }
 
-// drain makes an operator drain a worker for a while, and perhaps retire or restart it.
+// drain makes an operator drain a worker or two for a while, and perhaps retire or restart it.
 func (w *world) drain(h *host) {
 	var timeout time.Duration
 	if w.chance(0.5) {
 		timeout = w.between(10*time.Millisecond, 3*time.Second)
 	}
 	purpose := pick(w, []copies.DrainPurpose{copies.DrainKeep, copies.DrainRetire, copies.DrainRestart})
-	w.server.orderDrain(h.name, purpose, timeout)
-	w.after(w.between(0, 4*time.Second), func() { w.server.undoDrain(h.name) })
+	names := []string{h.name}
+	if w.chance(0.3) {
+		names = append(names, pick(w, w.hosts).name)
+	}
+	w.server.orderDrain(names, purpose, timeout)
+	w.after(w.between(0, 4*time.Second), func() {
+		for _, name := range names {
+			w.server.undoDrain(name)
+		}
+	})
 }
 
-// rebalance makes an operator even out the bytes of workers, and perhaps stop before the end.
+// rebalance makes an operator even out the bytes of all workers or some of them, and perhaps stop
+// before the end.
 func (w *world) rebalance() {
-	if r := w.server.orderRebalance(); w.chance(0.3) {
+	order := sched.RebalanceOrdered{DryRun: w.chance(0.1)}
+	for range w.rng.IntN(3) * w.rng.IntN(4) {
+		if id := w.server.ids[pick(w, w.hosts).name]; w.server.knows(id) && !slices.Contains(order.Workers, id) {
+			order.Workers = append(order.Workers, id)
+		}
+	}
+	if r, info := w.server.orderRebalance(order); info.Number > 0 && w.chance(0.3) {
 		w.after(w.between(0, 500*time.Millisecond), func() { w.server.stopRebalance(r) })
 	}
+}
+
+// evenOut rebalances, after the faults have ended, until there is nothing to move. It returns false
+// if it needs more time.
+func (w *world) evenOut() bool {
+	if w.plan.rebalanceEvery() == 0 {
+		return true
+	}
+	if r := w.evening; r != nil {
+		info, err := r.Info(context.Background())
+		w.server.must(err)
+		roomy := w.plan.diskBytes == 0 && !w.plan.tight
+		switch {
+		case !info.Done:
+			return false
+		case roomy && (info.MovedObjects == 0 || info.FailedObjects > 0):
+			w.fail(nil, "a rebalance without faults ended with %+v", info)
+		case w.rounds > 20 && roomy:
+			w.fail(nil, "a rebalance still finds objects to move: %+v", info)
+		case w.rounds > 20:
+			return true
+		}
+	}
+	w.rounds++
+	if _, plan := w.server.orderRebalance(sched.RebalanceOrdered{DryRun: true}); plan.PlannedObjects == 0 {
+		return true
+	}
+	w.evening = nil
+	if r, info := w.server.orderRebalance(sched.RebalanceOrdered{}); info.Number > 0 {
+		w.evening = r
+	}
+	return false
 }
 
 func (w *world) anyHost(run func(*host)) {
@@ -375,10 +427,15 @@ func (w *world) outstanding() string {
 	return fmt.Sprintf("%s; totals %+v", strings.Join(waiting, "; "), w.server.m.Totals())
 }
 
-// unfinished lists tasks for the report of a hang: those that have not ended, and those that still
-// have an object.
+// unfinished lists tasks for the report of a hang: those that a client waits for, those that have
+// not ended, and those that still have an object.
 func (w *world) unfinished() []ids.TaskID {
 	var out []ids.TaskID
+	for _, c := range w.clients {
+		if list := c.unverified(); len(out) == 0 {
+			out = list[:min(2, len(list))]
+		}
+	}
 	for _, state := range []sched.TaskState{sched.TaskRunning, sched.TaskAssigned, sched.TaskReady, sched.TaskWaiting, sched.TaskRescuing, sched.TaskSucceeded} {
 		tasks, _ := w.server.m.Tasks(sched.TaskFilter{State: state}, 0, 100)
 		for _, t := range tasks {
@@ -398,8 +455,16 @@ func (w *world) checkResults() {
 			return
 		}
 	}
+	if w.server.runsDetached() {
+		w.after(100*time.Millisecond, w.checkResults)
+		return
+	}
 	w.log("every client has its results")
 	w.after(workerLease+reconnectGrace+5*time.Second, func() {
+		if !w.evenOut() {
+			w.checkResults()
+			return
+		}
 		w.compareViews()
 		for _, c := range w.clients {
 			if !c.complete() {
@@ -409,7 +474,7 @@ func (w *world) checkResults() {
 			}
 		}
 		for _, c := range w.clients {
-			c.close(w.chance(0.3))
+			c.close(w.chance(0.3), func() {})
 		}
 		w.checkEmpty()
 	})
@@ -437,12 +502,20 @@ func (w *world) compareViews() {
 				}
 				believed[place{t.Task, p.host.index}] = true
 			}
+			if t.State == sched.TaskSucceeded && !t.Inline && !slices.ContainsFunc(t.Replicas, func(id ids.WorkerID) bool {
+				return w.server.process(id).keeps(object{Task: t.Task, Generation: t.Attempt})
+			}) {
+				w.fail([]ids.TaskID{t.Task}, "all of %v may drop %s", t.Replicas, t.Task)
+			}
 		}
 		if after = next; after == 0 {
 			break
 		}
 	}
 	for _, h := range w.hosts {
+		if h.proc == nil {
+			w.fail(nil, "%s is not running", h.name)
+		}
 		for _, x := range h.proc.store.Inventory() {
 			o := x.ID
 			// Ignore tasks that the scheduler has forgotten: a release may be on its way.
