@@ -72,7 +72,8 @@ class Runs {
   version = 0;
 
   private data = new Map<Figure, Float64Array>(figures.map((f) => [f, new Float64Array(room)]));
-  private covered = { version: -1, span: [0, 0] as [number, number] };
+  // The begin of the first run and the end of the last one.
+  private covered: [number, number] = [Number.POSITIVE_INFINITY, 0];
   private columns = defaultColumns;
   private opIndex = new Map<string, number>();
   private laneIndex = new Map<string, number>();
@@ -80,6 +81,8 @@ class Runs {
   private loading: Promise<unknown> | null = null;
   // The numbers of the runs that the page knows.
   private known = new Set<number>();
+  // How often the oldest runs were dropped: then no older ones are wanted.
+  private dropped = 0;
   // The scheduler does not keep the runs up to this number any more.
   private gone = 0;
 
@@ -106,6 +109,7 @@ class Runs {
     this.oldest = Number.POSITIVE_INFINITY;
     this.complete = false;
     this.lanes = [];
+    this.covered = [Number.POSITIVE_INFINITY, 0];
     this.laneIndex.clear();
     this.tasks.length = 0;
     this.keys.length = 0;
@@ -133,7 +137,9 @@ class Runs {
     const [op, worker, slot, key] = [at("op_index"), at("worker_id"), at("slot"), at("key")];
     const [number, start, task] = [at("number"), at("start_ms"), at("task_id")];
     const [deserialize, state] = [at("deserialize_ms"), at("state")];
-    const disordered = new Set<Lane>();
+    // The lanes to which an earlier run came, with the number of runs that they had before.
+    const disordered = new Map<Lane, number>();
+    const sizes = this.lanes.map((lane) => lane.runs.length);
     for (const row of batch.rows ?? []) {
       const n = Number(row[number]);
       if (this.known.has(n)) continue;
@@ -151,16 +157,17 @@ class Runs {
       const place = this.lanes[lane] as Lane;
       const before = place.runs[place.runs.length - 1];
       if (before !== undefined && (this.of("start_ms")[before] ?? 0) > begun) {
-        disordered.add(place);
+        disordered.set(place, sizes[lane] ?? 0);
       }
       place.runs.push(index);
       this.laneOf[index] = lane;
       this.last = Math.max(this.last, n);
       this.oldest = Math.min(this.oldest, n);
+      this.cover(index);
     }
     const starts = this.of("start_ms");
-    for (const lane of disordered) {
-      lane.runs.sort((a, b) => (starts[a] ?? 0) - (starts[b] ?? 0));
+    for (const [lane, old] of disordered) {
+      order(lane.runs, old, starts);
       lane.sorts++;
     }
     if (this.size > kept) this.shrink();
@@ -183,8 +190,8 @@ class Runs {
 
   // missing gives the runs that are kept and not known between those of a time, as their number and
   // the newest of them. The scheduler sends a sample of the runs that end in a short time: the
-  // first one, the last one, and some between them.
-  missing(from: number, to: number): { count: number; newest: number } {
+  // first one, the last one, and some between them. They fit if the page may keep all of them.
+  missing(from: number, to: number): { count: number; newest: number; fit: boolean } {
     const [numbers, starts, times] = [this.of("number"), this.of("start_ms"), this.of("run_ms")];
     const [des, pub] = [this.of("deserialize_ms"), this.of("publish_ms")];
     let [low, high] = [Number.POSITIVE_INFINITY, 0];
@@ -204,7 +211,7 @@ class Runs {
     }
     let newest = count > 0 ? high : 0;
     while (this.known.has(newest)) newest--;
-    return { count, newest };
+    return { count, newest, fit: count <= kept - this.size };
   }
 
   // fill fetches a page of missing runs, from the newest of them on; 0: none is missing.
@@ -221,8 +228,9 @@ class Runs {
   }
 
   private async loadOlder(): Promise<void> {
+    const { dropped } = this;
     const batch = await this.load(Number.isFinite(this.oldest) ? this.oldest : 0);
-    this.complete = batch?.before === undefined;
+    if (dropped === this.dropped) this.complete = batch?.before === undefined;
   }
 
   // load fetches a page of runs before a number; 0: the newest. It gives null if the scheduler
@@ -240,20 +248,12 @@ class Runs {
 
   // span is the time that the runs cover, in milliseconds since the origin.
   span(): [number, number] {
-    if (this.covered.version !== this.version)
-      this.covered = { version: this.version, span: this.measured() };
-    return this.covered.span;
+    return this.size > 0 ? this.covered : [0, 0];
   }
 
-  private measured(): [number, number] {
-    let first = Number.POSITIVE_INFINITY;
-    let end = 0;
-    const starts = this.of("start_ms");
-    for (let i = 0; i < this.size; i++) {
-      first = Math.min(first, starts[i] ?? 0);
-      end = Math.max(end, this.end(i));
-    }
-    return Number.isFinite(first) ? [first, end] : [0, 0];
+  private cover(i: number): void {
+    const [first, end] = this.covered;
+    this.covered = [Math.min(first, this.of("start_ms")[i] ?? 0), Math.max(end, this.end(i))];
   }
 
   end(i: number): number {
@@ -287,36 +287,67 @@ class Runs {
     [this.opOf, this.laneOf] = [ops, lanes];
   }
 
-  // shrink drops the oldest tenth.
+  // shrink drops the oldest ones, about a tenth: a sample tells up to which number. It runs while
+  // more come, so it sorts and copies no more than it must.
   private shrink(): void {
-    const drop = Math.floor(kept / 10);
     const numbers = this.of("number");
-    const limit = numbers.slice(0, this.size).sort()[drop] ?? 0;
-    const keep: number[] = [];
-    for (let i = 0; i < this.size; i++) if ((numbers[i] ?? 0) >= limit) keep.push(i);
-    const pick = (column: string[]) => keep.map((i) => column[i] as string);
-    for (const column of [...this.data.values(), this.opOf, this.laneOf])
-      for (const [to, i] of keep.entries()) column[to] = column[i] as number;
-    this.keys = pick(this.keys);
-    this.tasks = pick(this.tasks);
-    this.size = keep.length;
-    this.known = new Set(this.of("number").subarray(0, this.size));
-    this.oldest = limit;
-    this.complete = true;
+    const sample = numbers.subarray(0, this.size).filter((_, i) => i % 64 === 0);
+    const limit = sample.sort()[Math.floor(sample.length / 10)] ?? 0;
+    // The new index of each run; -1: it is dropped.
+    const to = new Int32Array(this.size);
+    let size = 0;
+    for (let i = 0; i < this.size; i++) {
+      const n = numbers[i] as number;
+      if (n < limit) this.known.delete(n);
+      to[i] = n < limit ? -1 : size++;
+    }
+    const compact = <T>(column: { [index: number]: T }) => {
+      for (let i = 0; i < this.size; i++) {
+        const place = to[i] as number;
+        if (place >= 0) column[place] = column[i] as T;
+      }
+    };
+    for (const column of this.data.values()) compact(column);
+    for (const column of [this.opOf, this.laneOf]) compact(column);
+    for (const column of [this.keys, this.tasks]) {
+      compact(column);
+      column.length = size;
+    }
     for (const lane of this.lanes) {
-      lane.runs = [];
+      lane.runs = lane.runs.map((i) => to[i] as number).filter((i) => i >= 0);
       lane.sorts++;
     }
-    for (let i = 0; i < this.size; i++) this.lanes[this.laneOf[i] ?? 0]?.runs.push(i);
+    this.size = size;
+    this.oldest = limit;
+    this.complete = true;
+    this.dropped++;
     const starts = this.of("start_ms");
-    for (const lane of this.lanes) {
-      lane.runs.sort((a, b) => (starts[a] ?? 0) - (starts[b] ?? 0));
-    }
+    const first = this.lanes.map((lane) => starts[lane.runs[0] ?? -1] ?? Number.POSITIVE_INFINITY);
+    this.covered[0] = Math.min(...first);
   }
 
   private changed(): void {
     this.version++;
     for (const listener of this.listeners) listener();
+  }
+}
+
+// order puts a list of runs into the order of their starts. All but those from a place on are in
+// order, and most often they are few, or later than nearly all others.
+function order(list: number[], from: number, starts: Float64Array): void {
+  const start = (i: number) => starts[i] as number;
+  const later = list.splice(from).sort((a, b) => start(a) - start(b));
+  let [i, j] = [list.length - 1, later.length - 1];
+  list.length += later.length;
+  for (let place = list.length - 1; j >= 0; place--) {
+    const [old, next] = [list[i] as number, later[j] as number];
+    if (i >= 0 && start(old) > start(next)) {
+      list[place] = old;
+      i--;
+    } else {
+      list[place] = next;
+      j--;
+    }
   }
 }
 

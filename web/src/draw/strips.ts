@@ -169,6 +169,24 @@ class Layer {
 
 const [runs, waits] = [new Layer(), new Layer()];
 
+// changed gives the columns of a view in which the attempts from one on are drawn, with what came
+// before their starts.
+export function changed(p: Packed, from: number, view: View): [number, number] {
+  let [first, last] = [Number.POSITIVE_INFINITY, 0];
+  for (let i = from; i < p.size; i++) {
+    first = Math.min(first, (p.starts[i] as number) - p.before(i));
+    last = Math.max(last, p.end(i));
+  }
+  const column = (ms: number) => Math.floor((ms - view.from) * view.scale);
+  return [Math.max(0, column(first)), Math.min(view.columns, column(last) + 1)];
+}
+
+export interface View {
+  from: number; // milliseconds
+  scale: number; // pixels for a millisecond
+  columns: number;
+}
+
 export interface Strip {
   // Two rows of pixels: what ran, and what came before a start.
   pixels: Uint32Array;
@@ -179,12 +197,7 @@ export interface Strip {
 
 // draw draws the attempts from a time on, at a number of pixels per millisecond. Only those of one op
 // have their full colour; -1: all.
-export function draw(
-  p: Packed,
-  view: { from: number; scale: number; columns: number },
-  paints: Paints,
-  only: number,
-): Strip {
+export function draw(p: Packed, view: View, paints: Paints, only: number): Strip {
   const { from, scale, columns } = view;
   runs.reset(columns);
   waits.reset(columns);

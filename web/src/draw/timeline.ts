@@ -3,7 +3,16 @@
 import { failureColor, opColor, phaseColors, token } from "../colors";
 import { clock } from "../format";
 import { type Lane, runs } from "../runs";
-import { type Columns, draw, Packed, type Paints, parts, stride, widePixels } from "./strips";
+import {
+  type Columns,
+  changed,
+  draw,
+  Packed,
+  type Paints,
+  parts,
+  stride,
+  widePixels,
+} from "./strips";
 
 export interface Row {
   // The head of the rows of a worker; empty in its further rows.
@@ -107,7 +116,7 @@ export class Timeline {
 
   get rowHeight(): number {
     const free = (this.height - axis) / Math.max(this.rows.length, 1);
-    return Math.max(16, Math.min(40, Math.floor(free)));
+    return Math.max(16, Math.min(56, Math.floor(free)));
   }
 
   x(ms: number): number {
@@ -244,20 +253,38 @@ export class Timeline {
   private picture(lane: Lane, cover: Cover): Picture {
     const old = cover.strips.get(lane);
     if (old && old.size === lane.runs.length && old.sorts === lane.sorts) return old;
-    const strip = draw(this.of(lane), cover, paints(), cover.op);
+    const packed = this.of(lane);
+    if (old && old.sorts === lane.sorts) {
+      this.extend(old, packed, cover);
+      return old;
+    }
+    const strip = draw(packed, cover, paints(), cover.op);
     const canvas = old?.canvas ?? document.createElement("canvas");
     canvas.width = cover.columns;
     canvas.height = 2;
-    const bytes = new Uint8ClampedArray(strip.pixels.buffer as ArrayBuffer);
-    canvas.getContext("2d")?.putImageData(new ImageData(bytes, cover.columns, 2), 0, 0);
+    put(canvas, strip.pixels, 0);
     const { waits, wide } = strip;
     const picture = { canvas, waits, wide, size: lane.runs.length, sorts: lane.sorts };
     cover.strips.set(lane, picture);
     return picture;
   }
 
-  // shares sums up what the slots in view did.
-  shares(): Shares {
+  // extend draws what has come to the end of a lane, in the columns where it is.
+  private extend(picture: Picture, packed: Packed, cover: Cover): void {
+    const [begin, end] = changed(packed, picture.size, cover);
+    picture.size = packed.size;
+    if (end <= begin) return;
+    const view = { from: cover.from + begin / cover.scale, scale: cover.scale };
+    const strip = draw(packed, { ...view, columns: end - begin }, paints(), cover.op);
+    put(picture.canvas, strip.pixels, begin);
+    picture.waits ||= strip.waits;
+    const first = packed.first(view.from);
+    picture.wide = [...picture.wide.filter((i) => i < first), ...strip.wide];
+  }
+
+  // shares sums up what the slots in view did. It gives nothing after each row, so that its caller
+  // can go on in the next frame; it goes on with the view of its begin.
+  *shares(): Generator<void, Shares> {
     const result: Shares = {
       ops: new Map(),
       phases: { fetch: 0, spill: 0, wait: 0, deserialize: 0, publish: 0 },
@@ -305,6 +332,7 @@ export class Timeline {
         failed[op] = (failed[op] as number) + (kind & 1);
       }
       result.idle += Math.max(0, right - left - busy);
+      yield;
     }
     for (const [op, count] of counts.entries())
       if (count > 0) result.ops.set(op, { count, ms: ms[op] ?? 0, failed: failed[op] ?? 0 });
@@ -435,6 +463,12 @@ export class Timeline {
     const width = Math.max(at(runs.end(this.hovered)) - x0, widePixels);
     c.strokeRect(x0 + 0.75, y + 0.75, width - 2.25, h - 1.5);
   }
+}
+
+// put writes the two rows of pixels of a strip.
+function put(canvas: HTMLCanvasElement, pixels: Uint32Array, x: number): void {
+  const bytes = new Uint8ClampedArray(pixels.buffer as ArrayBuffer);
+  canvas.getContext("2d")?.putImageData(new ImageData(bytes, pixels.length / 2, 2), x, 0);
 }
 
 // columns gives those of all attempts.

@@ -50,6 +50,8 @@ function nowMs(): number {
 
 // A zoom rests after so many milliseconds without an event.
 const restMs = 120;
+// The sum of what is in view takes at most so much of a frame.
+const sliceMs = 3;
 
 export function StreamPage() {
   useTopics("runs");
@@ -61,7 +63,7 @@ export function StreamPage() {
   following.current = follow;
   const [tip, setTip] = useState<{ x: number; y: number; run: number } | null>(null);
   const [shares, setShares] = useState<Shares | null>(null);
-  const [missing, setMissing] = useState(0);
+  const [missing, setMissing] = useState({ count: 0, fit: true });
   const [op, setOp] = useState(-1);
   const [size, setSize] = useState(runs.size);
   timeline.op = op;
@@ -115,11 +117,29 @@ export function StreamPage() {
         draw();
       }),
     ];
+    // The sum of what is in view, while it is made.
+    let sum: ReturnType<typeof timeline.shares> | null = null;
+    const add = () => {
+      if (closed || !sum) return;
+      const end = performance.now() + sliceMs;
+      let step = sum.next();
+      while (!step.done && performance.now() < end) step = sum.next();
+      if (!step.done) {
+        requestAnimationFrame(add);
+        return;
+      }
+      sum = null;
+      setShares(step.value);
+    };
     const timer = setInterval(() => {
-      setShares(timeline.shares());
-      const { count, newest } = runs.missing(timeline.view.from, timeline.view.to);
-      setMissing(count);
-      if (!frozen && !following.current) void runs.fill(newest);
+      if (!sum) {
+        sum = timeline.shares();
+        requestAnimationFrame(add);
+      }
+      if (busy.stale()) overview.draw();
+      const { count, newest, fit } = runs.missing(timeline.view.from, timeline.view.to);
+      setMissing({ count, fit });
+      if (!frozen && !following.current && fit) void runs.fill(newest);
       if (timeline.view.from < (runs.size ? runs.span()[0] : 0)) void runs.older();
     }, 500);
     const wheel = (event: WheelEvent) => {
@@ -297,7 +317,7 @@ export function StreamPage() {
 
 function InView(props: {
   shares: Shares | null;
-  missing: number;
+  missing: { count: number; fit: boolean };
   op: number;
   choose: (op: number) => void;
 }) {
@@ -316,10 +336,13 @@ function InView(props: {
       <header>
         <h2>Slots in view</h2>
       </header>
-      {props.missing > 0 && (
+      {props.missing.count > 0 && (
         <p class="body soft">
-          A sample: {count(props.missing)} more attempts ended in this time, so more of it was busy.
-          Without Follow the page fetches them.
+          A sample: {count(props.missing.count)} more attempts ended in this time, so more of it was
+          busy.{" "}
+          {props.missing.fit
+            ? "Without Follow the page fetches them."
+            : "They are more than the page keeps: a shorter time shows all."}
         </p>
       )}
       <div class="body">
@@ -417,19 +440,35 @@ function stripSpan(): [number, number] {
   return to > from ? [from, to + (to - from) * 0.01] : [0, 1];
 }
 
+// The shortest time between two pictures of the history.
+const pictureMs = 1000;
+
 // Busy is how many slots were busy over the whole history, as a picture.
 class Busy {
   private canvas = document.createElement("canvas");
   private drawn = "";
+  private version = -1;
+  private time = Number.NEGATIVE_INFINITY;
+  // The time that it shows.
+  span: [number, number] = [0, 1];
+
+  // stale says whether the history has changed and it is time to draw it again. A live history
+  // changes ten times a second.
+  stale(): boolean {
+    return this.version !== runs.version && performance.now() - this.time > pictureMs;
+  }
 
   // picture draws it again if the history, the size or the colours have changed.
   picture(width: number, height: number, color: string): HTMLCanvasElement {
-    const now = `${runs.version} ${width} ${height} ${color}`;
-    if (this.drawn === now) return this.canvas;
+    const now = `${width} ${height} ${color}`;
+    if (this.drawn === now && !this.stale()) return this.canvas;
     this.drawn = now;
+    this.version = runs.version;
+    this.time = performance.now();
+    this.span = stripSpan();
     this.canvas.width = Math.max(1, Math.ceil(width));
     this.canvas.height = Math.max(1, height);
-    const [from, to] = stripSpan();
+    const [from, to] = this.span;
     const columns = new Float64Array(this.canvas.width);
     const scale = width / (to - from);
     const [starts, times] = [runs.of("start_ms"), runs.of("run_ms")];
@@ -463,7 +502,7 @@ function paintStrip(
   c.fillRect(0, 0, width, height);
   c.globalAlpha = 0.55;
   c.drawImage(busy.picture(width, height, token("bar-running")), 0, 0);
-  const [from, to] = stripSpan();
+  const [from, to] = busy.span;
   const scale = width / (to - from);
   const left = (timeline.view.from - from) * scale;
   const right = (timeline.view.to - from) * scale;

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { source } from "./source.mjs";
 
-const { draw, Packed } = await source("draw/strips.ts");
+const { changed, draw, Packed } = await source("draw/strips.ts");
 
 const paints = { ops: [0x0000aa, 0x00bb00], failure: 0xff, parts: [1, 2, 3, 4, 0, 6] };
 const names = ["start", "fetch", "spill", "wait", "deserialize", "run", "publish", "op", "failed"];
@@ -110,4 +110,40 @@ test("more attempts of a lane are added, and others replace them", () => {
   packed.update({ runs: [1, 2, 0], sorts: 1 }, columns);
   assert.deepEqual([...packed.starts.subarray(0, packed.size)], [0, 10, 20]);
   assert.equal(packed.end(2), 30);
+});
+
+test("a strip to which attempts come is as if it were drawn at once", () => {
+  const rest = Array.from({ length: 400 }, (_, i) => {
+    const noise = ((i * 2654435761) % 1000) / 1000;
+    return { start: i * 7 + 3 * noise, run: 6 * noise, wait: i % 5 ? 0 : 9, op: i % 2, publish: 1 };
+  });
+  for (const scale of [0.05, 0.3, 1]) {
+    const wide = { from: 200, scale, columns: 700 };
+    const columns = Object.fromEntries(names.map((n) => [n, rest.map((a) => a[n] ?? 0)]));
+    const runs = [];
+    const packed = new Packed();
+    const pixels = new Uint32Array(2 * wide.columns);
+    for (let size = 0; size < rest.length; ) {
+      const before = size;
+      for (let n = 0; n < 1 + (before % 13) && size < rest.length; n++) runs.push(size++);
+      packed.update({ runs, sorts: 0 }, columns);
+      const [begin, end] = changed(packed, before, wide);
+      if (end <= begin) continue;
+      const view = { from: wide.from + begin / scale, scale, columns: end - begin };
+      const strip = draw(packed, view, paints, -1);
+      for (const n of [0, 1]) {
+        const row = strip.pixels.subarray(n * view.columns, (n + 1) * view.columns);
+        pixels.set(row, n * wide.columns + begin);
+      }
+    }
+    const whole = draw(packed, wide, paints, -1);
+    const near = (p, q) => {
+      const channels = [0, 8, 16, 24].map((at) =>
+        Math.abs(((p >>> at) & 255) - ((q >>> at) & 255)),
+      );
+      return Math.max(...channels) <= 1;
+    };
+    const other = [...whole.pixels.keys()].filter((i) => !near(whole.pixels[i], pixels[i]));
+    assert.deepEqual(other, [], `at ${scale}`);
+  }
 });
