@@ -17,6 +17,8 @@ export interface Call {
   caller: number;
   samples: number;
   name: string;
+  // The names and files of its callers and its own: its number is another one in a later answer.
+  path: string;
   // The file with the line.
   place: string;
   // The text of the line.
@@ -41,6 +43,7 @@ export function callsOf(profile: Profile): Call[] {
       caller: above,
       samples: Number(row[samples]),
       name: String(row[name]),
+      path: `${calls[above]?.path ?? ""}\n${row[name]} ${row[file]}`,
       place: `${row[file]}:${row[line]}`,
       text: String(row[text]),
       depth: above < 0 ? 0 : (calls[above]?.depth ?? 0) + 1,

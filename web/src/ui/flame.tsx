@@ -3,7 +3,7 @@
 import { useState } from "preact/hooks";
 import { get, messageOf } from "../api";
 import { nameColor } from "../colors";
-import { type Box, boxesOf, callsOf, type Profile, stepFrom } from "../flame";
+import { type Box, boxesOf, type Call, callsOf, type Profile, stepFrom } from "../flame";
 import { count, duration, percent } from "../format";
 import { frozen } from "../frozen";
 import { Card, Empty, useCall } from "./parts";
@@ -57,11 +57,19 @@ function told(box: Box, profile: Profile): string {
   return `${call.name}, ${duration(ms)}, ${percent(call.samples, profile.samples)}`;
 }
 
+// usePlace keeps a call of a profile, by its number; -1: none. It is the same call when the profile
+// has come again, with other numbers.
+function usePlace(calls: Call[]): [number, (index: number) => void] {
+  const [path, setPath] = useState("");
+  const index = path ? calls.findIndex((c) => c.path === path) : -1;
+  return [index, (to) => setPath(calls[to]?.path ?? "")];
+}
+
 function Flame(props: { profile: Profile; label: string }) {
-  const [root, setRoot] = useState(-1);
-  const [chosen, setChosen] = useState(-1);
   const { profile } = props;
   const calls = callsOf(profile);
+  const [root, setRoot] = usePlace(calls);
+  const [chosen, setChosen] = usePlace(calls);
   const boxes = boxesOf(calls, profile.samples, root);
   const at = boxes.find((b) => b.index === chosen);
   const levels = boxes.reduce((most, b) => Math.max(most, b.call.depth + 1), 1);
