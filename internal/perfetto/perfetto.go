@@ -13,29 +13,77 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// Runs reads the attempts of a graph that the scheduler keeps.
-func Runs(ctx context.Context, s pb.SchedulerServiceClient, graph uint64) (runs []*pb.TaskRun, err error) {
-	request := &pb.ListTaskRunsRequest{PageSize: 1000, GraphId: graph}
+// Trace is what the scheduler keeps of the attempts of a graph.
+type Trace struct {
+	// Runs are in the order of their ends, the newest first.
+	Runs []*pb.TaskRun
+	// Restart is the time at which the scheduler was started again after the graph had begun: it
+	// keeps no attempt that ended before. Zero: there was none.
+	Restart time.Time
+	// Missing says which attempts are not there, and why; empty: all are there.
+	Missing string
+}
+
+// Read reads the attempts of a graph that the scheduler keeps. A graph without any is an error.
+func Read(ctx context.Context, s pb.SchedulerServiceClient, id uint64) (*Trace, error) {
+	graph, err := s.GetGraph(ctx, &pb.GetGraphRequest{GraphId: id})
+	if err != nil {
+		return nil, err
+	}
+	cluster, err := s.GetClusterInfo(ctx, &pb.GetClusterInfoRequest{})
+	if err != nil {
+		return nil, err
+	}
+	tr := &Trace{}
+	request := &pb.ListTaskRunsRequest{PageSize: 1000, GraphId: id}
 	for {
 		page, err := s.ListTaskRuns(ctx, request)
 		if err != nil {
 			return nil, err
 		}
-		runs = append(runs, page.GetRuns()...)
+		tr.Runs = append(tr.Runs, page.GetRuns()...)
 		if request.PageToken = page.GetNextPageToken(); request.PageToken == "" {
-			return runs, nil
+			break
 		}
 	}
+	c := graph.GetGraph().GetCounts()
+	ended, start := c.GetSucceeded()+c.GetReleased()+c.GetRescuing(), cluster.GetCluster().GetStartTime().AsTime()
+	switch {
+	case graph.GetGraph().GetCreateTime().AsTime().Before(start):
+		tr.Restart = start
+		tr.Missing = fmt.Sprintf("the scheduler was started again at %s, after graph g%d had begun: it keeps no attempt that ended before", start.Format(time.RFC3339), id)
+	case uint64(len(tr.Runs)) < ended:
+		tr.Missing = fmt.Sprintf("the scheduler does not keep the attempts of the other %d tasks of the graph any more", ended-uint64(len(tr.Runs)))
+	}
+	if len(tr.Runs) == 0 {
+		message := fmt.Sprintf("graph g%d has no attempt that has ended and is still kept: see `millrace describe graph g%d`", id, id)
+		if !tr.Restart.IsZero() {
+			message = tr.Missing
+		}
+		return nil, status.Error(codes.NotFound, message)
+	}
+	return tr, nil
 }
 
-// Write writes a file with attempts, which are in the order of their ends.
-func Write(w io.Writer, runs []*pb.TaskRun) error { return encode(w, eventsOf(runs)) }
+// Write writes a file with the attempts.
+func (t *Trace) Write(w io.Writer) error {
+	events := eventsOf(t.Runs)
+	if !t.Restart.IsZero() {
+		events = append(events, event{
+			Kind: "i", Scope: "g", Category: "restart", Name: "restart of the scheduler: earlier attempts are not kept", Time: micros(t.Restart.UnixNano()),
+		})
+	}
+	return encode(w, events)
+}
 
-// event is an event of the Trace Event Format: a slice of a track (X), a counter (C) or a name
-// (M).
+// event is an event of the Trace Event Format: a slice of a track (X), a counter (C), a moment (i)
+// or a name (M).
 type event struct {
 	Kind     string         `json:"ph"`
 	Category string         `json:"cat,omitempty"`
@@ -45,6 +93,7 @@ type event struct {
 	Time     micros         `json:"ts"`
 	Length   micros         `json:"dur,omitempty"`
 	Args     map[string]any `json:"args,omitempty"`
+	Scope    string         `json:"s,omitempty"` // of a moment; g: of all workers
 }
 
 // micros are nanoseconds that are written as microseconds, with all digits.
@@ -160,7 +209,7 @@ func (w *worker) add(r *pb.TaskRun) {
 	task := fmt.Sprintf("t%d", r.GetTaskId())
 	slice := func(track uint32, category, name string, begin time.Time, length time.Duration, args map[string]any) {
 		if length > 0 || args["key"] != nil {
-			w.events = append(w.events, event{"X", category, name, w.id, track, micros(begin.UnixNano()), micros(max(length, 1)), args})
+			w.events = append(w.events, event{Kind: "X", Category: category, Name: name, Worker: w.id, Track: track, Time: micros(begin.UnixNano()), Length: micros(max(length, 1)), Args: args})
 		}
 	}
 	brief := map[string]any{"task": task}

@@ -34,7 +34,7 @@ func TestTraceHasATrackForEachSlot(t *testing.T) {
 		run("c", 7, 0, 1005, 10), // its slot is not known
 	}
 	var text strings.Builder
-	if err := perfetto.Write(&text, runs); err != nil {
+	if err := (&perfetto.Trace{Runs: runs}).Write(&text); err != nil {
 		t.Fatal(err)
 	}
 	var file struct {

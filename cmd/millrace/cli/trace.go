@@ -8,8 +8,6 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	millrace "github.com/millrace/millrace/clients/go"
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
@@ -23,7 +21,8 @@ Each worker is a process with one track for each slot: deserialise, run, publish
 waited for their inputs (fetch: from other workers; read from lower tiers: of their own worker, which had spilled them) and for
 memory. Counters show the tasks that run and the bytes of results. All times are from the clock of the scheduler, in
 microseconds since 1970. It has the attempts that have ended, as far as the scheduler keeps them: the latest ones of the
-cluster, also those of released tasks.`
+cluster, also those of released tasks. A scheduler that was started again with its journal keeps none that ended before; the file
+then has a mark at the time of the restart.`
 
 func (a *app) trace() *cobra.Command {
 	cmd := &cobra.Command{
@@ -47,30 +46,19 @@ func (a *app) trace() *cobra.Command {
 }
 
 func (a *app) writeTrace(ctx context.Context, s millracev1.SchedulerServiceClient, id uint64, name string) error {
-	graph, err := s.GetGraph(ctx, &millracev1.GetGraphRequest{GraphId: id})
+	trace, err := perfetto.Read(ctx, s, id)
 	if err != nil {
 		return err
 	}
-	runs, err := perfetto.Runs(ctx, s, id)
-	if err != nil {
-		return err
-	}
-	if len(runs) == 0 {
-		return status.Errorf(codes.NotFound, "graph g%d has no attempt that has ended and is still kept: see `millrace describe graph g%d`", id, id)
-	}
-	text := func(w io.Writer) error { return perfetto.Write(w, runs) }
 	if name == "-" {
-		return text(a.out)
+		err = trace.Write(a.out)
+	} else if err = createFile(name, trace.Write); err == nil {
+		_, _ = fmt.Fprintf(a.out, "%s: %s; open it in https://ui.perfetto.dev\n", name, several(len(trace.Runs), "attempt"))
 	}
-	if err := createFile(name, text); err != nil {
-		return err
+	if err == nil && trace.Missing != "" {
+		_, _ = fmt.Fprintln(a.err, trace.Missing)
 	}
-	_, _ = fmt.Fprintf(a.out, "%s: %s; open it in https://ui.perfetto.dev\n", name, several(len(runs), "attempt"))
-	c := graph.GetGraph().GetCounts()
-	if ended := c.GetSucceeded() + c.GetReleased() + c.GetRescuing(); uint64(len(runs)) < ended {
-		_, _ = fmt.Fprintf(a.err, "the scheduler does not keep the attempts of the other %d tasks of the graph any more\n", ended-uint64(len(runs)))
-	}
-	return nil
+	return err
 }
 
 // createFile makes a file, or leaves none if write fails.
