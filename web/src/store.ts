@@ -199,8 +199,9 @@ export async function start(delay = 0): Promise<void> {
   try {
     const now = await get<Session>("api/session");
     const before = session.value;
-    if (before && before.life !== now.life) {
-      // Numbers of runs and events begin again in another life of the scheduler.
+    if (before && (before.life !== now.life || before.start_time !== now.start_time)) {
+      // Numbers of runs and events begin again when the scheduler is started again, also in the
+      // same life, with its journal.
       runs.clear();
       events.set([]);
       history.clear();

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import net from "node:net";
 import { join } from "node:path";
 import { test } from "node:test";
-import { startCluster } from "./cluster.mjs";
+import { freePort, startCluster } from "./cluster.mjs";
 import { newPage, problems, shared } from "./shared.mjs";
 
 // The rate of the slow route in bytes per second, and the time between two pieces.
@@ -31,14 +31,6 @@ async function slowProxy(target) {
   });
   await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
   return server;
-}
-
-async function freePort() {
-  const server = net.createServer();
-  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
-  const { port } = server.address();
-  await new Promise((resolve) => server.close(resolve));
-  return port;
 }
 
 // check opens the overview while the graph of a cause runs, and follows the link of the finding.

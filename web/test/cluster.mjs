@@ -2,6 +2,7 @@
 
 import { execFileSync, spawn } from "node:child_process";
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import net from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -101,4 +102,13 @@ export async function startCluster({ workers = 3, withJob = true } = {}) {
     throw error;
   }
   return { url, token, reader, env, call, python: run, worker, scheduler: up.process, stop };
+}
+
+// freePort finds a port on which nobody listens.
+export async function freePort() {
+  const server = net.createServer();
+  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+  const { port } = server.address();
+  await new Promise((resolve) => server.close(resolve));
+  return port;
 }

@@ -9,6 +9,7 @@ import { after, before, test } from "node:test";
 import { testAccess } from "./access.mjs";
 import { testCauses } from "./causes.mjs";
 import { root, until } from "./cluster.mjs";
+import { testRestart } from "./restart.mjs";
 import { close, newPage, open, orders, problems, shared } from "./shared.mjs";
 import { testStream } from "./stream.mjs";
 
@@ -291,4 +292,5 @@ test("dark, wide, and for a reader", async () => {
 
 testStream();
 testCauses(shots);
+testRestart();
 testAccess();

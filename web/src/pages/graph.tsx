@@ -18,6 +18,7 @@ import {
   Empty,
   Missing,
   Op,
+  Restarted,
   Stat,
   StateBadge,
   Table,
@@ -218,6 +219,10 @@ export function GraphPage(props: { id: string }) {
           {graph.firstError}
         </div>
       )}
+      <Restarted
+        begun={graph.createTime}
+        lacks=", so run times, the critical path and what is exported lack them"
+      />
       {tab === "functions" && <Functions graph={graph} tasks={tasks} />}
       {tab === "tasks" && <Tasks tasks={tasks} />}
       {tab === "flame" && (

@@ -15,6 +15,7 @@ import {
   Facts,
   Missing,
   Op,
+  Restarted,
   Stat,
   StateBadge,
   Table,
@@ -100,6 +101,7 @@ export function TaskPage(props: { id: string }) {
         />
       </div>
       {t.error && <Failure task={t} />}
+      <Restarted begun={t.createTime} lacks="" />
       <Attempts id={String(t.taskId)} attempt={t.attempt ?? 0} />
       {state !== "succeeded" && state !== "released" && <Why id={String(t.taskId)} />}
       {t.op?.kind?.startsWith("OP_KIND_PYTHON") && (

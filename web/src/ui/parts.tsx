@@ -3,9 +3,10 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { opColor } from "../colors";
-import { word } from "../format";
+import { clock, word } from "../format";
 import { frozen, presently } from "../frozen";
 import { link } from "../router";
+import { session, useStore } from "../store";
 
 export type Tone = "" | "good" | "warn" | "bad" | "run";
 
@@ -278,6 +279,18 @@ export function useNow(): number {
     return () => clearInterval(timer);
   }, []);
   return now;
+}
+
+// Restarted tells of a restart of the scheduler after a graph or a task had begun.
+export function Restarted(props: { begun: string | undefined; lacks: string }) {
+  const start = useStore(session)?.start_time ?? "";
+  if (!(Date.parse(props.begun ?? "") < Date.parse(start))) return null;
+  return (
+    <div class="notice round">
+      The scheduler was started again at {clock(Date.parse(start))}: attempts that ended before are
+      not kept{props.lacks}.
+    </div>
+  );
 }
 
 // useCall calls at the start, when one of the inputs changes, and then again and again.
