@@ -219,8 +219,10 @@ def test_the_holder_of_a_result_cannot_be_reached(
         future = client.submit(np.arange, 100_000, key="far", workers="host-0")
         real, places = Locator.locate, [workers["host-1"]["address"]]
 
-        def locate(self: Locator, tasks: Sequence[int]) -> tuple[Sequence[Any], dict[int, str]]:
-            found, addresses = real(self, tasks)
+        def locate(
+            self: Locator, tasks: Sequence[int], timeout: float | None = None
+        ) -> tuple[Sequence[Any], dict[int, str]]:
+            found, addresses = real(self, tasks, timeout)
             return found, {w: places[0] if places else a for w, a in addresses.items()}
 
         monkeypatch.setattr(Locator, "locate", locate)

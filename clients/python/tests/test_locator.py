@@ -16,7 +16,7 @@ class Scheduler:
     def __init__(self) -> None:
         self.asked: list[int] = []
 
-    def call(self, name: str, request: task_calls_pb2.LocateObjectsRequest) -> Any:
+    def call(self, name: str, request: task_calls_pb2.LocateObjectsRequest, *, timeout: float | None = None) -> Any:
         assert name == "LocateObjects"
         self.asked.append(len(request.task_ids))
         return task_calls_pb2.LocateObjectsResponse(
