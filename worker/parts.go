@@ -252,7 +252,7 @@ func (p *parts) openLoop(context.Context) (_ func() error, err error) {
 	})
 	p.late.worker = w
 	p.data = &grpcpath.Server{
-		Source: p.objects.Source(), Receiver: w.Receiver(), Memory: w.DescribeMemory, Notify: p.notifier.Serve, OneSided: p.oneSided.accept,
+		Source: p.objects.Source(), Receiver: w.Receiver(), Memory: w.Stats().Memory, Notify: p.notifier.Serve, OneSided: p.oneSided.accept,
 		Logs: p.logs.Read, Follow: following{p.logs, followPause}.serve, OwnLog: p.lines.Last, Log: p.Log,
 	}
 	return none, nil

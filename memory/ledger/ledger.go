@@ -120,6 +120,12 @@ func (id ObjectID) String() string {
 	return id.Task.String() + "/" + id.Generation.String() + id.Item.String()
 }
 
+// Whole names the object of which an object is an item; the object itself if it is none.
+func (id ObjectID) Whole() ObjectID {
+	id.Item = 0
+	return id
+}
+
 // compare orders objects by task, generation and item.
 func (id ObjectID) compare(b ObjectID) int {
 	return cmp.Or(cmp.Compare(id.Task, b.Task), cmp.Compare(id.Generation, b.Generation), cmp.Compare(id.Item, b.Item))

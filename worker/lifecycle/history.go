@@ -1,6 +1,10 @@
 package lifecycle
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/millrace/millrace/internal/ids"
+)
 
 // historyLen is the number of transitions that are remembered, for all attempts together.
 const historyLen = 1024
@@ -35,6 +39,17 @@ func (m *Machine) History(r Ref) []string {
 		t := m.log.ring[(m.log.next+uint64(i))%uint64(len(m.log.ring))]
 		if t.ref == r {
 			lines = append(lines, fmt.Sprintf("#%d %s", t.seq, t.what))
+		}
+	}
+	return lines
+}
+
+// Describe describes the attempts of a task, one a line.
+func (m *Machine) Describe(task ids.TaskID) (lines []string) {
+	for _, ref := range m.Attempts() {
+		if ref.Task == task {
+			state, _ := m.State(ref)
+			lines = append(lines, fmt.Sprintf("%s, %s: %v", ref, state, m.History(ref)))
 		}
 	}
 	return lines

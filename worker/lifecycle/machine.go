@@ -265,6 +265,17 @@ func (m *Machine) Attempts() []Ref {
 	return refs
 }
 
+// Has says whether an attempt of a task is not finished.
+func (m *Machine) Has(task ids.TaskID) bool {
+	// order-free: it only matters whether there is one.
+	for r := range m.attempts {
+		if r.Task == task {
+			return true
+		}
+	}
+	return false
+}
+
 // State returns the state of an attempt; false if it is unknown.
 func (m *Machine) State(r Ref) (State, bool) {
 	a := m.attempts[r]

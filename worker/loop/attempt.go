@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"fmt"
 	"time"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
@@ -11,7 +12,9 @@ import (
 	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/lifecycle"
 	"github.com/millrace/millrace/worker/native"
+	"github.com/millrace/millrace/worker/session"
 	"github.com/millrace/millrace/worker/store"
+	"github.com/millrace/millrace/worker/value"
 )
 
 // attempt is the owner's record of one attempt of a task, from its assignment until its final
@@ -55,6 +58,34 @@ type carried struct {
 	priority       int32
 }
 
+// newAttempt returns the record of an assignment, whose operation may be nil. It leaves out who
+// makes the inputs; see subscriptions.makers.
+func newAttempt(pb *workerv1.Assignment, o *op) *attempt {
+	a := &attempt{
+		assigned: session.AssignedOf(pb), op: o, inputs: make([]device.Input, len(pb.GetInputs())),
+		carried: carried{
+			arguments: pb.GetArguments(), key: pb.GetKey(), namespace: pb.GetNamespace(), timeout: time.Duration(pb.GetTimeoutMillis()) * time.Millisecond,
+			priority: pb.GetPriority(),
+		},
+	}
+	a.ref = a.assigned.Ref
+	if o != nil {
+		a.assigned.Runner, a.assigned.Prepares, a.assigned.Estimate = o.runner, o.runner != nativeRunner, o.times.Estimate()
+		if o.pb.GetKind() == millracev1.OpKind_OP_KIND_NATIVE {
+			// A native operation computes the exact size of its result from its arguments and
+			// reserves that (see package native). An average over other calls would often be too
+			// small.
+			a.assigned.OutputBytes = 0
+		}
+	}
+	for i, in := range pb.GetInputs() {
+		if header := in.GetInlineResult(); len(header) > 0 {
+			a.inputs[i] = value.ItemOf(device.Input{Header: header}, a.in(i).Object.Item)
+		}
+	}
+	return a
+}
+
 // nativeRun is an attempt's run in a native slot. The fields besides Run are for the work that is
 // deferred until the peers are notified; see nativeRuns.settle.
 type nativeRun struct {
@@ -68,6 +99,22 @@ type nativeRun struct {
 	told   time.Time
 }
 
+// eachReadInPlace calls of for each input that the run has read in place, with the loan, the peer
+// and the number of bytes.
+func (r *nativeRun) eachReadInPlace(of func(loan *transfer.Loan, at transfer.Peer, bytes uint64)) {
+	a := r.attempt
+	for i := range a.readAt {
+		if i >= len(r.loans) || r.loans[i].End == nil {
+			continue
+		}
+		bytes := r.loans[i].Head.Bytes()
+		if a.assigned.Reads == lifecycle.Moves {
+			bytes = min(bytes, r.Made())
+		}
+		of(&r.loans[i], a.readAt[i], bytes)
+	}
+}
+
 // inProcess says whether the attempt runs in an executor process.
 func (a *attempt) inProcess() bool { return a.op.runner != nativeRunner }
 
@@ -79,11 +126,17 @@ func (a *attempt) call() device.Call {
 	return device.Call{Op: a.op.pb.GetName(), Arguments: a.arguments, Inputs: a.inputs, Attempt: int(a.ref.Attempt)}
 }
 
+// An input may be one item of a list. If the list is here, the attempt pins it and reads the item
+// in place. Otherwise the item alone is fetched or borrowed, as an object of its own: the peer
+// sends its header and its frames. A fetched copy of an item serves the attempts that wait for it;
+// it is not reported to the scheduler and is dropped with the last of them. In both cases the
+// operation sees the item as an ordinary input.
+
 // inputID names the object of the store that is, or will be, pinned for an input.
 func (a *attempt) inputID(i int) ledger.ObjectID {
 	id := ledger.ObjectID(a.in(i).Object)
 	if a.inWhole(i) {
-		return listOf(id)
+		return id.Whole()
 	}
 	return id
 }
@@ -103,15 +156,15 @@ func (a *attempt) enter(i int, o store.Object) {
 		a.whole = make([]bool, len(a.inputs))
 	}
 	a.whole[i] = true
-	a.inputs[i] = narrowed(a.inputs[i], item)
+	a.inputs[i] = value.ItemOf(a.inputs[i], item)
 }
 
 // enterValue enters the value of an object for which the attempt has waited as its inputs.
 func (a *attempt) enterValue(e lifecycle.EnterInput) {
 	a.known = time.Now()
 	for i := range a.inputs {
-		if x := a.in(i).Object; listOf(ledger.ObjectID(x)) == ledger.ObjectID(e.Object) {
-			a.inputs[i] = narrowed(device.Input{Header: e.Inline}, x.Item)
+		if x := a.in(i).Object; ledger.ObjectID(x).Whole() == ledger.ObjectID(e.Object) {
+			a.inputs[i] = value.ItemOf(device.Input{Header: e.Inline}, x.Item)
 		}
 	}
 }
@@ -120,8 +173,13 @@ func (a *attempt) enterValue(e lifecycle.EnterInput) {
 // an item that its list does not have. REQUIRES: the headers of all inputs are known.
 func (a *attempt) absent() (input uint32, fault *millracev1.TaskError) {
 	for i := range a.inputs {
-		if fault := absentItem(a.inputs[i], a.in(i).Object.Item); fault != nil {
-			return uint32(i) + 1, fault
+		item := a.in(i).Object.Item
+		if item == 0 {
+			continue
+		}
+		if why, absent := value.Absent(a.inputs[i].Header); absent {
+			return uint32(i) + 1, &millracev1.TaskError{Reason: "INVALID_ARGUMENT", Message: fmt.Sprintf(
+				"the result %s, so that there is no item %d (counted from 0): make that task return a list with this item, or ask for another item", why, item-1)}
 		}
 	}
 	return 0, nil
@@ -148,16 +206,6 @@ func (a *attempt) lentInput(i int) (in device.Input, ok bool) {
 		in.Frames = []memory.Frame{}
 	}
 	return in, true
-}
-
-// lentInputs returns the inputs that the attempt has leases of.
-func (a *attempt) lentInputs() (inputs []int) {
-	for i := range a.loans {
-		if a.isLent(i) {
-			inputs = append(inputs, i)
-		}
-	}
-	return inputs
 }
 
 // lentBytes is the size of the inputs that the attempt has leases of.

@@ -7,8 +7,6 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
-// This file shows tests and simulations what a worker has.
-
 // Stopped returns the reason why the worker has stopped, nil if it has not. REQUIRES: no goroutine
 // owns the worker.
 func (w *Worker) Stopped() error { return w.stopped }
@@ -18,15 +16,7 @@ func (w *Worker) Stopped() error { return w.stopped }
 func (w *Worker) Busy() bool { return w.machine.Len() > 0 }
 
 // Describe describes the attempts of a task. REQUIRES: no goroutine owns the worker.
-func (w *Worker) Describe(task ids.TaskID) (lines []string) {
-	for _, ref := range w.machine.Attempts() {
-		if ref.Task == task {
-			state, _ := w.machine.State(ref)
-			lines = append(lines, fmt.Sprintf("%s, %s: %v", ref, state, w.machine.History(ref)))
-		}
-	}
-	return lines
-}
+func (w *Worker) Describe(task ids.TaskID) []string { return w.machine.Describe(task) }
 
 // Check returns the first broken invariant of the worker's machines and of its records about them.
 // REQUIRES: no goroutine owns the worker.

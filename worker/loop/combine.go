@@ -31,7 +31,7 @@ func (w *Worker) tell(e peers.Event, idle bool) {
 	if idle {
 		w.stepInline(e)
 	} else {
-		w.inbox.post(e)
+		w.inbox.Post(e)
 	}
 }
 
@@ -39,8 +39,8 @@ func (w *Worker) tell(e peers.Event, idle bool) {
 // reports to the scheduler as soon as nothing else is urgent. It says whether the caller was the
 // owner.
 func (w *Worker) stepInlineQuietly(x any) bool {
-	if waiting := w.inbox.put(x); waiting > 1 {
-		w.inbox.wakeOwner()
+	if waiting := w.inbox.Put(x); waiting > 1 {
+		w.inbox.WakeOwner()
 		return false
 	}
 	return w.tryStepInline()
@@ -51,8 +51,8 @@ func (w *Worker) stepInlineQuietly(x any) bool {
 // it before all other work. The caller must then call after, for the work that was left undone: to
 // wake the owner if there is work for it, and to send the reports to the scheduler.
 func (w *Worker) receive(m session.Message) (fetch func(leave func()), after func()) {
-	if waiting := w.inbox.put(m); waiting > 1 || len(m.Response.GetAssignments()) > lifecycle.InlineAssignments {
-		w.inbox.wakeOwner()
+	if waiting := w.inbox.Put(m); waiting > 1 || len(m.Response.GetAssignments()) > lifecycle.InlineAssignments {
+		w.inbox.WakeOwner()
 		return nil, nil
 	}
 	was, fetch, wake := w.tryStepInlineAndTake(true)
@@ -63,8 +63,8 @@ func (w *Worker) receive(m session.Message) (fetch func(leave func()), after fun
 		return nil, nil
 	}
 	return fetch, func() {
-		if wake || w.inbox.waiting() {
-			w.inbox.wakeOwner()
+		if wake || w.inbox.Waiting() {
+			w.inbox.WakeOwner()
 		}
 		w.signal()
 	}
@@ -94,13 +94,13 @@ func (w *Worker) tryStepInlineAndTake(take bool) (was bool, fetch func(leave fun
 			return true, fetch, wake
 		}
 		if wake {
-			w.inbox.wakeOwner()
+			w.inbox.WakeOwner()
 		}
-		if !w.inbox.waiting() {
+		if !w.inbox.Waiting() {
 			return true, nil, false
 		}
 	}
-	w.inbox.wakeOwner()
+	w.inbox.WakeOwner()
 	return true, nil, false
 }
 
@@ -129,11 +129,11 @@ func (w *Worker) settleQuietly() {
 }
 
 // Completed queues completion notifications from peers; see notify.Config. Handle processes them.
-func (w *Worker) Completed(completions []notify.Completion) { w.inbox.put(completed(completions)) }
+func (w *Worker) Completed(completions []notify.Completion) { w.inbox.Put(completed(completions)) }
 
 // Requested queues the subscriptions of a peer. Handle processes them.
 func (w *Worker) Requested(s *notify.Subscriber, requests []notify.Request) {
-	w.inbox.put(requested{s, requests})
+	w.inbox.Put(requested{s, requests})
 }
 
 // Handle processes the notifications and subscriptions that Completed and Requested have queued,
@@ -145,13 +145,13 @@ func (w *Worker) Handle() {
 }
 
 // Left says that a peer's connection has ended: its subscriptions are dropped.
-func (w *Worker) Left(s *notify.Subscriber) { w.inbox.post(left{s}) }
+func (w *Worker) Left(s *notify.Subscriber) { w.inbox.Post(left{s}) }
 
 // host is the worker as its native slots know it.
 type host struct{ w *Worker }
 
 // Ended is part of native.Host.
-func (h host) Ended(runs []*native.Run) { h.w.inbox.post(runs) }
+func (h host) Ended(runs []*native.Run) { h.w.inbox.Post(runs) }
 
 // HandOver is part of native.Host.
 func (h host) HandOver(runs []*native.Run) { h.w.stepInlineQuietly(runs) }
@@ -160,7 +160,7 @@ func (h host) HandOver(runs []*native.Run) { h.w.stepInlineQuietly(runs) }
 func (h host) Idle() { h.w.signal() }
 
 // DeviceLost is part of native.Host.
-func (h host) DeviceLost(why error) { h.w.inbox.post(session.Failed{Err: why}) }
+func (h host) DeviceLost(why error) { h.w.inbox.Post(session.Failed{Err: why}) }
 
 // SetPolling is part of native.Host.
 func (h host) SetPolling(yes bool) {

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/worker/inbox"
 	"github.com/millrace/millrace/worker/lifecycle"
 	"github.com/millrace/millrace/worker/native"
 	"github.com/millrace/millrace/worker/session"
@@ -33,7 +34,7 @@ func TestInlineStepsAndTheOwnerAlternate(t *testing.T) {
 			for i := range each {
 				x := gone{ledger.ObjectID{Task: ids.TaskID(d), Generation: ids.Attempt(i)}}
 				if i%3 == 0 {
-					w.inbox.post(x)
+					w.inbox.Post(x)
 				} else {
 					w.stepInline(x)
 				}
@@ -41,7 +42,7 @@ func TestInlineStepsAndTheOwnerAlternate(t *testing.T) {
 		})
 	}
 	all.Wait()
-	w.inbox.post(unmapped{peer: 1})
+	w.inbox.Post(unmapped{peer: 1})
 	w.stepInline(gone{ledger.ObjectID{Task: drivers}})
 	next := [drivers + 1]uint32{}
 	for next[drivers] == 0 {
@@ -74,22 +75,19 @@ func TestInlineStepsAndTheOwnerAlternate(t *testing.T) {
 // Ended runs and notifications from peers are handled between the parts of a long message,
 // everything else in its turn.
 func TestUrgentEventsDoNotWaitForALongMessage(t *testing.T) {
-	w := &Worker{machine: lifecycle.New(lifecycle.Config{}), outbox: session.NewOutbox()}
+	w := &Worker{machine: lifecycle.New(lifecycle.Config{}), outbox: session.NewOutbox(), inbox: inbox.New()}
 	w.machine.Step(time.Now(), &lifecycle.Assigned{Ref: lifecycle.Ref{Task: 4, Attempt: 1}, Awaited: []lifecycle.Awaited{{Object: lifecycle.Object{Task: 3, Generation: 1}}}})
 	registered, gone := session.Message{Session: 7}, left{}
 	for _, x := range []any{registered, []*native.Run{}, completed{{Ref: transfer.Ref{Task: 3, Generation: 1}, Unavailable: true}}, gone} {
-		w.inbox.put(x)
+		w.inbox.Put(x)
 	}
 	w.urgent()
 	if w.machine.Len() > 0 {
 		t.Error("a notification was left for later")
 	}
-	if want := []any{registered, gone}; !slices.Equal(w.inbox.events, want) {
-		t.Errorf("left for later are %v", w.inbox.events)
-	}
 	w.urgent()
-	if len(w.inbox.events) != 2 {
-		t.Errorf("left for later are %v", w.inbox.events)
+	if want, rest := []any{registered, gone}, w.inbox.Take(); !slices.Equal(rest, want) {
+		t.Errorf("left for later are %v", rest)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/worker/lifecycle"
+	"github.com/millrace/millrace/worker/session"
 )
 
 // step steps the machine and carries out the effects.
@@ -52,7 +53,7 @@ func (w *Worker) carryOut(e lifecycle.Effect) (next lifecycle.Event) {
 	case lifecycle.Drop:
 		w.config.Store.Drop(ledger.ObjectID(e.Object))
 	case lifecycle.Gained:
-		w.outbox.Object(reportOf(ledger.ObjectID(e.Object), e.Bytes, workerv1.ObjectEvent_OBJECT_EVENT_GAINED))
+		w.outbox.Object(session.ObjectReport(ledger.ObjectID(e.Object), e.Bytes, workerv1.ObjectEvent_OBJECT_EVENT_GAINED))
 	case lifecycle.Admit:
 		return w.admit(&e)
 	case lifecycle.Lease:

@@ -14,11 +14,11 @@ import (
 
 // drainInbox handles all events that wait.
 func (w *Worker) drainInbox() {
-	batch := w.inbox.take()
+	batch := w.inbox.Take()
 	for _, x := range batch {
 		w.handle(x)
 	}
-	w.inbox.reuse(batch)
+	w.inbox.Reuse(batch)
 }
 
 func (w *Worker) handle(x any) {
@@ -56,7 +56,7 @@ func (w *Worker) handle(x any) {
 			w.step(e)
 		}
 	case *writes.Write:
-		if report := w.writes.Committed(x, w.renewing != nil, w.runs(x.ID.Task)); report != nil {
+		if report := w.writes.Committed(x, w.renewing != nil, w.machine.Has(x.ID.Task)); report != nil {
 			w.outbox.Object(report)
 		}
 	case *session.Renewal:
@@ -75,7 +75,7 @@ func (w *Worker) handle(x any) {
 		w.outbox.Rescue(&workerv1.RescueReport{WorkerId: uint32(x.peer), Unmapped: true})
 	case gone:
 		if x.object.Item == 0 { // otherwise the scheduler does not know of it
-			w.outbox.Object(reportOf(x.object, 0, workerv1.ObjectEvent_OBJECT_EVENT_LOST))
+			w.outbox.Object(session.ObjectReport(x.object, 0, workerv1.ObjectEvent_OBJECT_EVENT_LOST))
 		}
 	case peers.Outcomes:
 		for _, e := range x.Events {

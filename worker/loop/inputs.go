@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace/worker/lifecycle"
 	"github.com/millrace/millrace/worker/peers"
 	"github.com/millrace/millrace/worker/store"
+	"github.com/millrace/millrace/worker/value"
 )
 
 // finder finds the inputs of attempts, and pins those that are in the store.
@@ -17,7 +18,7 @@ type finder struct {
 	store        *store.Store
 	peers        *peers.Peers
 	leases       *leases
-	access       *peerAccess
+	native       Native
 	reservations *reservations
 	log          *slog.Logger
 	// wanted are the objects that find looks for, and objects are those that it finds, for reuse.
@@ -45,7 +46,7 @@ func (f *finder) find(a *attempt, order *lifecycle.Admit) *lifecycle.Admitted {
 			continue
 		}
 		if order.Ways != nil && order.Ways[i].Read {
-			if peer, ok := f.access.reader(in); ok {
+			if peer, ok := f.peers.Reader(in); ok {
 				if a.readAt == nil {
 					a.readAt = make([]transfer.Peer, len(a.inputs))
 				}
@@ -74,7 +75,7 @@ func (f *finder) pinFound(a *attempt, order *lifecycle.Admit, e *lifecycle.Admit
 		objects = objects[1:]
 		switch in := a.in(i); {
 		case o.ID == (ledger.ObjectID{}):
-			found.Below = in.Object.Item != 0 && f.store.Here(listOf(ledger.ObjectID(in.Object)))
+			found.Below = in.Object.Item != 0 && f.store.Here(ledger.ObjectID(in.Object).Whole())
 			if order.Large {
 				found.Known = f.peers.Known(in.Holders)
 			}
@@ -103,7 +104,7 @@ func (f *finder) pin(e lifecycle.PinInput, a *attempt) {
 	if e.Reservation != 0 {
 		f.store.Hold(f.reservations.ids[e.Reservation], id)
 	}
-	if id.Item == 0 || !f.store.Here(listOf(id)) {
+	if id.Item == 0 || !f.store.Here(id.Whole()) {
 		a.fetched += o.Bytes()
 	}
 	if o.HasPlace() {
@@ -141,11 +142,44 @@ func (f *finder) locate(a *attempt, order *lifecycle.StartRun) lifecycle.Event {
 		}
 		a.inputs[i] = device.Input{Header: header, Frames: o.Frames}
 		if a.inWhole(i) {
-			a.inputs[i] = narrowed(a.inputs[i], a.in(i).Object.Item)
+			a.inputs[i] = value.ItemOf(a.inputs[i], a.in(i).Object.Item)
 		}
 	}
-	if !f.access.lend(a, order) {
+	if !f.lend(a, order) {
 		return lifecycle.InPlaceFailed{Ref: a.ref}
 	}
 	return nil
+}
+
+// lend leases the inputs that an attempt reads in place; the attempt is about to be handed to a
+// slot. The leases end with the run, after the kernel. If the memory was reused meanwhile, the
+// result is discarded (leases.broken). lend gets all leases, or returns false: then it has got
+// none, or the order to start the attempt says that it would move too much.
+func (f *finder) lend(a *attempt, order *lifecycle.StartRun) bool {
+	if a.readAt == nil {
+		return true
+	}
+	a.loans = make([]transfer.Loan, len(a.readAt))
+	for i := range a.inputs {
+		if !a.readsAt(i) {
+			continue
+		}
+		if !f.peers.LendInPlace(a.readAt[i], a.in(i).Object, &a.loans[i]) {
+			a.endLoans()
+			return false
+		}
+		a.inputs[i], _ = a.lentInput(i)
+	}
+	// The size of the result is only known now, when the shapes of the inputs are. If the call is
+	// wrong, the slot gets the same error and reports it.
+	if order.MovesTooMuch(a.lentBytes(), func() (sum uint64) {
+		for _, n := range f.native.OutputBytes(a.call()) {
+			sum += n
+		}
+		return sum
+	}) {
+		a.endLoans()
+		return false
+	}
+	return true
 }

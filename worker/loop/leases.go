@@ -8,6 +8,7 @@ import (
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/worker/lifecycle"
 	"github.com/millrace/millrace/worker/peers"
+	"github.com/millrace/millrace/worker/session"
 	"github.com/millrace/millrace/worker/store"
 )
 
@@ -89,7 +90,12 @@ func (l *leases) broken(a *attempt, inputs []int) lifecycle.Event {
 // now.
 func (l *leases) unmappable(a *attempt) lifecycle.Event {
 	l.log.Warn("the executor reads nothing but the worker's memory; inputs are copied from now on", "task", a.ref.String(), "kind", a.op.runner)
-	lent := a.lentInputs()
+	var lent []int
+	for i := range a.loans {
+		if a.isLent(i) {
+			lent = append(lent, i)
+		}
+	}
 	a.endLoans()
 	return l.unreachable(a, lent)
 }
@@ -98,10 +104,10 @@ func (l *leases) unmappable(a *attempt) lifecycle.Event {
 // of the given inputs.
 func (l *leases) unreachable(a *attempt, inputs []int) lifecycle.Event {
 	l.store.Drop(ledger.ObjectID{Task: a.ref.Task, Generation: a.ref.Attempt})
-	a.report = reportOn(a.ref, lifecycle.InputUnreachable)
+	a.report = session.ReportOn(a.ref, lifecycle.InputUnreachable)
 	for _, i := range inputs {
 		in := a.in(i)
-		a.report.Unreachable = append(a.report.Unreachable, unreachableOf(&lifecycle.Unreachable{Object: in.Object, FailedAt: in.Holders}))
+		a.report.Unreachable = append(a.report.Unreachable, session.UnreachableOf(&lifecycle.Unreachable{Object: in.Object, FailedAt: in.Holders}))
 	}
 	return lifecycle.RunEnded{Ref: a.ref, Outcome: lifecycle.InputUnreachable}
 }

@@ -17,6 +17,8 @@ import (
 
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory/ledger"
+	"github.com/millrace/millrace/worker/device"
+	"github.com/millrace/millrace/worker/inbox"
 	"github.com/millrace/millrace/worker/lifecycle"
 	"github.com/millrace/millrace/worker/native"
 	"github.com/millrace/millrace/worker/peers"
@@ -41,7 +43,7 @@ type Worker struct {
 	self  atomic.Uint32
 	life  uint64
 	times native.TimeBook
-	inbox inbox
+	inbox *inbox.Inbox
 
 	// owning is held by the owner. It stays locked when the worker has stopped.
 	owning sync.Mutex
@@ -56,7 +58,6 @@ type Worker struct {
 	native        nativeRuns
 	runners       runners
 	reports       reports
-	access        *peerAccess
 
 	// ticking: Turn is called once per Tick.
 	ticking  bool
@@ -66,6 +67,8 @@ type Worker struct {
 	ops     map[uint32]*op
 	// executors are the kinds of executors that the worker has.
 	executors map[string]bool
+	// inPlace says how operations read inputs at peers, nil if the path or the device cannot.
+	inPlace device.InPlace
 	// asked: the worker was told to leave through Config.Drain. drained: the scheduler has agreed
 	// to that, or has ordered the worker to leave.
 	asked, drained bool
@@ -91,8 +94,10 @@ var errLeft = errors.New("left")
 // Self returns the worker's number, 0 before it is registered.
 func (w *Worker) Self() ids.WorkerID { return ids.WorkerID(w.self.Load()) }
 
-// gone says that the store has given up an object. It is posted to the inbox.
-type gone struct{ object ledger.ObjectID }
-
-// unmapped says that the memory of a dead peer is no longer mapped here. It is posted to the inbox.
-type unmapped struct{ peer ids.WorkerID }
+// Facts that are posted to the inbox.
+type (
+	// gone: the store has given up an object.
+	gone struct{ object ledger.ObjectID }
+	// unmapped: the memory of a dead peer is no longer mapped here.
+	unmapped struct{ peer ids.WorkerID }
+)

@@ -6,8 +6,10 @@ import (
 
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/memory/ledger"
+	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/worker/lifecycle"
 	"github.com/millrace/millrace/worker/native"
+	"github.com/millrace/millrace/worker/peers"
 	"github.com/millrace/millrace/worker/session"
 	"github.com/millrace/millrace/worker/store"
 )
@@ -22,7 +24,7 @@ import (
 type nativeRuns struct {
 	slots  Native
 	store  *store.Store
-	access *peerAccess
+	peers  *peers.Peers
 	outbox *session.Outbox
 	times  *native.TimeBook
 	// ending is the run whose end the machine is handling, nil if there is none. It belongs to the
@@ -95,7 +97,9 @@ func (n *nativeRuns) settleRun(r *nativeRun) {
 	for _, id := range r.pinned {
 		n.store.Unpin(id, r.Ref.Task, r.Ref.Attempt)
 	}
-	n.access.record(r)
+	r.eachReadInPlace(func(loan *transfer.Loan, at transfer.Peer, bytes uint64) {
+		n.peers.ReadInPlace(loan, at, bytes, r.Ref.Task, r.Times.Handed, r.Times.Stored)
+	})
 	if r.report != nil {
 		n.times.Write(&r.Times, r.told)
 		n.outbox.Task(r.report)

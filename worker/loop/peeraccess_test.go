@@ -337,7 +337,7 @@ func TestInputsAreReadInPlace(t *testing.T) {
 	if path.read != 60*shelfBytes {
 		t.Errorf("%d bytes are said to have been read", path.read)
 	}
-	told := w.DescribeMemory(1, 0).GetFetches()
+	told := w.Stats().Memory(1, 0).GetFetches()
 	if len(told) != 1 || told[0].GetTaskId() != 60 || told[0].GetReadByTaskId() != 1060 || told[0].GetPeerWorkerId() != shelfPeer || told[0].GetObjectBytes() != shelfBytes {
 		t.Errorf("it tells of %v", told)
 	}

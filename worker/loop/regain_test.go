@@ -46,7 +46,7 @@ func (w *Worker) next(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for limit := time.After(workertest.EventTimeout); !done(); {
 		select {
-		case <-w.inbox.wake:
+		case <-w.inbox.Woken():
 			w.drainInbox()
 		case <-limit:
 			t.Fatalf("no %s", what)

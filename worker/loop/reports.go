@@ -6,6 +6,7 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/worker/lifecycle"
+	"github.com/millrace/millrace/worker/session"
 	"github.com/millrace/millrace/worker/tasklog"
 )
 
@@ -18,7 +19,7 @@ type reports struct {
 
 // failed makes the report on an attempt that the machine never received.
 func (p *reports) failed(a *attempt, reason, message string) *workerv1.TaskReport {
-	r := reportOn(a.ref, lifecycle.Failed)
+	r := session.ReportOn(a.ref, lifecycle.Failed)
 	r.Error = p.complete(&millracev1.TaskError{Reason: reason, Message: message}, a)
 	return r
 }
@@ -40,7 +41,7 @@ func (p *reports) complete(e *millracev1.TaskError, a *attempt) *millracev1.Task
 
 // ran makes the report on a run.
 func (p *reports) ran(a *attempt, outcome lifecycle.Outcome, bytes uint64, inline []byte, took time.Duration, fault *millracev1.TaskError) {
-	r := reportOn(a.ref, outcome)
+	r := session.ReportOn(a.ref, outcome)
 	r.OutputBytes, r.InlineResult, r.RunNanos, r.FetchedBytes, r.Slot = bytes, inline, uint64(took), a.fetched, uint32(a.slot)+1
 	r.FetchNanos, r.LoadNanos, r.WaitNanos = uint64(a.fetching), uint64(a.loading), uint64(a.waiting)
 	if fault != nil {
@@ -52,7 +53,7 @@ func (p *reports) ran(a *attempt, outcome lifecycle.Outcome, bytes uint64, inlin
 // cannotRun makes the report on an attempt that has an error before it runs, because of an input,
 // counted from 1.
 func (p *reports) cannotRun(a *attempt, input uint32, fault *millracev1.TaskError) lifecycle.Event {
-	a.report = reportOn(a.ref, lifecycle.Failed)
+	a.report = session.ReportOn(a.ref, lifecycle.Failed)
 	a.report.Error, a.report.InputAtFault = p.complete(fault, a), input
 	return lifecycle.RunEnded{Ref: a.ref, Outcome: lifecycle.Failed}
 }
@@ -60,7 +61,7 @@ func (p *reports) cannotRun(a *attempt, input uint32, fault *millracev1.TaskErro
 // report makes the report that the machine orders on an attempt, nil if it is unknown. It says
 // whether that is the final one.
 func (p *reports) report(e *lifecycle.Report, a *attempt) (r *workerv1.TaskReport, final bool) {
-	r = reportOn(e.Ref, e.Outcome)
+	r = session.ReportOn(e.Ref, e.Outcome)
 	switch e.Outcome {
 	case lifecycle.Started, lifecycle.RetractRefused, lifecycle.WaitsForTasks, lifecycle.GoesOn:
 		return r, false
@@ -78,7 +79,7 @@ func (p *reports) report(e *lifecycle.Report, a *attempt) (r *workerv1.TaskRepor
 			r.Unreachable = a.report.GetUnreachable()
 		}
 		for i := range e.Unreachable {
-			r.Unreachable = append(r.Unreachable, unreachableOf(&e.Unreachable[i]))
+			r.Unreachable = append(r.Unreachable, session.UnreachableOf(&e.Unreachable[i]))
 		}
 	case lifecycle.Succeeded, lifecycle.GivenBack:
 	}

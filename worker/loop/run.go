@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/worker/executor"
+	"github.com/millrace/millrace/worker/inbox"
 	"github.com/millrace/millrace/worker/lifecycle"
 	"github.com/millrace/millrace/worker/peers"
 	"github.com/millrace/millrace/worker/session"
@@ -26,22 +27,22 @@ func New(c Config) *Worker {
 	c.Lifecycle.Slots = int(c.Registration.GetSlots())
 	c.Lifecycle.Resources = c.Registration.GetResources()
 	w := &Worker{
-		config: c, log: c.Log, outbox: session.NewOutbox(), inbox: inbox{wake: make(chan struct{}, 1)},
+		config: c, log: c.Log, outbox: session.NewOutbox(), inbox: inbox.New(),
 		attempts: make(map[lifecycle.Ref]*attempt), ops: make(map[uint32]*op), executors: make(map[string]bool),
 	}
-	w.sessions = c.Sessions(session.Config{Timeout: c.SchedulerTimeout, Outbox: w.outbox, Tell: func(e session.Event) { w.inbox.post(e) }, Receive: w.receive, Log: c.Log})
+	w.sessions = c.Sessions(session.Config{Timeout: c.SchedulerTimeout, Outbox: w.outbox, Tell: func(e session.Event) { w.inbox.Post(e) }, Receive: w.receive, Log: c.Log})
 	w.peers = peers.New(peers.Config{Name: c.Registration.GetName(), Store: c.Store, Path: c.Path, MemoryWait: c.MemoryWait, BorrowWait: c.BorrowWait, Go: c.Go, Tell: w.tell, Log: c.Log})
-	w.writes = writes.New(writes.Config{Store: c.Store, MemoryWait: c.MemoryWait, Tell: func(x *writes.Write) { w.inbox.post(x) }, Log: c.Log})
+	w.writes = writes.New(writes.Config{Store: c.Store, MemoryWait: c.MemoryWait, Tell: func(x *writes.Write) { w.inbox.Post(x) }, Log: c.Log})
 	w.stats = stats.New(stats.Config{Store: c.Store, Peers: w.peers, Executors: c.Executors, NativeTimes: w.times.Read, GPUHealth: c.GPUHealth, Traffic: c.Traffic, RSS: c.RSS})
 	w.furnish()
-	c.Lifecycle.Leases, c.Lifecycle.ReadsInPlace, c.Lifecycle.MemoryWait = w.peers.Capabilities().Borrow != nil, w.access.lender != nil, c.MemoryWait
+	c.Lifecycle.Leases, c.Lifecycle.ReadsInPlace, c.Lifecycle.MemoryWait = w.peers.Capabilities().Borrow != nil, w.inPlace != nil, c.MemoryWait
 	w.machine = lifecycle.New(c.Lifecycle)
 	c.Store.OnShort(func(stuck bool) {
 		if stuck {
-			w.inbox.post(lifecycle.Short{})
+			w.inbox.Post(lifecycle.Short{})
 		}
 	})
-	c.Store.OnGone(func(id ledger.ObjectID, _ error) { w.inbox.post(gone{id}) })
+	c.Store.OnGone(func(id ledger.ObjectID, _ error) { w.inbox.Post(gone{id}) })
 	if c.Executors != nil {
 		for _, kind := range c.Executors.Kinds() {
 			w.executors[kind] = true
@@ -52,14 +53,16 @@ func New(c Config) *Worker {
 
 // furnish gives the parts of the worker what they need of each other and of its configuration.
 func (w *Worker) furnish() {
-	c, post := &w.config, w.inbox.post
-	w.access = newPeerAccess(w.peers, c.Store, c.Native)
+	c, post := &w.config, w.inbox.Post
+	if w.peers.Capabilities().Lend != nil {
+		w.inPlace = c.Native.InPlace()
+	}
 	w.functions = functions{known: make(map[ids.FunctionHash]*millracev1.Function), executors: c.Executors}
 	w.reservations = reservations{store: c.Store, wait: c.MemoryWait, post: post, ids: make(map[lifecycle.ReservationID]ledger.ReservationID)}
 	w.leases = leases{peers: w.peers, executors: c.Executors, native: c.Native, store: c.Store, post: post, log: c.Log}
-	w.finder = finder{store: c.Store, peers: w.peers, leases: &w.leases, access: w.access, reservations: &w.reservations, log: c.Log}
+	w.finder = finder{store: c.Store, peers: w.peers, leases: &w.leases, native: c.Native, reservations: &w.reservations, log: c.Log}
 	w.subscriptions = subscriptions{notifier: c.Notifier, peers: w.peers, store: c.Store}
-	w.native.slots, w.native.store, w.native.access, w.native.outbox, w.native.times = c.Native, c.Store, w.access, w.outbox, &w.times
+	w.native.slots, w.native.store, w.native.peers, w.native.outbox, w.native.times = c.Native, c.Store, w.peers, w.outbox, &w.times
 	w.runners = runners{native: &w.native, executors: c.Executors, functions: &w.functions, reservations: &w.reservations}
 	w.reports = reports{worker: c.Registration.GetName(), logs: c.Logs}
 }
@@ -70,19 +73,17 @@ func (w *Worker) Connected() bool { return w.sessions.Connected() }
 // Receiver returns the interface through which clients write objects to this worker.
 func (w *Worker) Receiver() transfer.Receiver { return w.writes }
 
-// DescribeMemory describes the contents of the worker's memory; see package stats.
-func (w *Worker) DescribeMemory(limit int, task ids.TaskID) *millracev1.DescribeMemoryResponse {
-	return w.stats.Memory(limit, task)
-}
+// Stats describes what the worker has in use.
+func (w *Worker) Stats() *stats.Stats { return w.stats }
 
 // PostResults passes results of executors to the worker.
-func (w *Worker) PostResults(results []executor.Result) { w.inbox.post(results) }
+func (w *Worker) PostResults(results []executor.Result) { w.inbox.Post(results) }
 
 // Unmapped records that a peer's memory is no longer mapped here. The scheduler is told only if the
 // peer is dead.
 func (w *Worker) Unmapped(at transfer.Peer, dead bool) {
 	if dead {
-		w.inbox.post(unmapped{at.Worker})
+		w.inbox.Post(unmapped{at.Worker})
 	}
 }
 
@@ -128,7 +129,7 @@ func (w *Worker) endLeft() {
 }
 
 // Fail ends the worker at once: Run returns the error.
-func (w *Worker) Fail(err error) { w.inbox.post(session.Failed{Err: err}) }
+func (w *Worker) Fail(err error) { w.inbox.Post(session.Failed{Err: err}) }
 
 // own is the owner goroutine. While it sleeps, other goroutines may be the owner; see combine.go.
 func (w *Worker) own(ctx context.Context) error {
@@ -155,11 +156,11 @@ func (w *Worker) own(ctx context.Context) error {
 			ticks.Stop()
 		}
 		ticking = next.Ticks
-		if w.inbox.waiting() {
-			w.inbox.wakeOwner() // events that arrived while this goroutine held the lock were left to it
+		if w.inbox.Waiting() {
+			w.inbox.WakeOwner() // events that arrived while this goroutine held the lock were left to it
 		}
 		select {
-		case <-w.inbox.wake:
+		case <-w.inbox.Woken():
 			why = Woken
 		case <-ticks.C:
 			why = TickDue
@@ -183,7 +184,7 @@ func (w *Worker) own(ctx context.Context) error {
 // endAnswers ends the leases that came too late: the worker has stopped. REQUIRES: no more are
 // requested.
 func (w *Worker) endAnswers() {
-	for _, x := range w.inbox.take() {
+	for _, x := range w.inbox.Take() {
 		if late, is := x.(borrowed); is {
 			late.attempt.loans = late.loans
 			late.attempt.endLoans()

@@ -77,7 +77,7 @@ func (w *Worker) executorEnded(r *executor.Result) {
 // message of the scheduler may carry a thousand assignments, and a peer may wait for the result of
 // the first. These events do not depend on the events that were posted before them.
 func (w *Worker) urgent() {
-	first := w.inbox.takeUrgent()
+	first := w.inbox.TakeFirst(isUrgent)
 	for _, x := range first {
 		w.handleUrgent(x)
 	}
@@ -86,7 +86,16 @@ func (w *Worker) urgent() {
 	}
 }
 
-// handleUrgent handles an event of inbox.takeUrgent.
+// isUrgent says of an event whether it is an end of native runs or a notification from peers.
+func isUrgent(x any) bool {
+	switch x.(type) {
+	case []*native.Run, completed:
+		return true
+	}
+	return false
+}
+
+// handleUrgent handles such an event.
 func (w *Worker) handleUrgent(x any) {
 	switch x := x.(type) {
 	case []*native.Run:

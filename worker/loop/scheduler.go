@@ -25,8 +25,8 @@ func (w *Worker) open() *workerv1.Registration {
 	// Attempts whose reports are not sent yet count as running; otherwise the scheduler would place
 	// them again.
 	written := w.writes.Reports()
-	for _, ref := range w.outbox.Reopen(written) {
-		r.Running = append(r.Running, taskRef(ref))
+	for _, ref := range append(w.outbox.Reopen(written), w.machine.Attempts()...) {
+		r.Running = append(r.Running, session.AttemptRef(ref))
 	}
 	for _, o := range written {
 		r.Written = append(r.Written, o.GetReplica())
@@ -34,23 +34,9 @@ func (w *Worker) open() *workerv1.Registration {
 	for _, o := range w.config.Store.Inventory() {
 		r.Inventory = append(r.Inventory, &workerv1.Replica{TaskId: uint64(o.ID.Task), Generation: uint32(o.ID.Generation), Bytes: o.Bytes()})
 	}
-	for _, ref := range w.machine.Attempts() {
-		r.Running = append(r.Running, taskRef(ref))
-	}
 	r.Functions = w.functions.hashes()
 	r.Life = w.life
 	return r
-}
-
-// runs says whether an attempt of a task was assigned to this worker.
-func (w *Worker) runs(task ids.TaskID) bool {
-	// order-free: it only matters whether there is one.
-	for ref := range w.attempts {
-		if ref.Task == task {
-			return true
-		}
-	}
-	return false
 }
 
 // scheduler handles a message of the scheduler.
@@ -88,24 +74,24 @@ func (w *Worker) scheduler(r *workerv1.SessionResponse) {
 		w.step(w.functions.add(r.GetFunctions()))
 	}
 	for _, x := range r.GetAcceptedWrites() { // before the assignments that waited for them
-		w.writes.Accept(objectOf(x))
+		w.writes.Accept(session.ObjectOf(x))
 	}
 	for _, a := range r.GetAssignments() {
 		w.assign(a)
 		w.urgent()
 	}
 	for _, ref := range r.GetFreedSlots() {
-		w.step(lifecycle.SlotFreed{Ref: refOf(ref)})
+		w.step(lifecycle.SlotFreed{Ref: session.RefOf(ref)})
 	}
 	for _, ref := range r.GetRetractions() {
-		w.step(lifecycle.Retracted{Ref: refOf(ref)})
+		w.step(lifecycle.Retracted{Ref: session.RefOf(ref)})
 	}
 	for _, ref := range r.GetCancellations() {
-		w.step(lifecycle.Cancelled{Ref: refOf(ref)})
+		w.step(lifecycle.Cancelled{Ref: session.RefOf(ref)})
 	}
 	for _, o := range r.GetReleases() {
-		w.writes.Released(objectOf(o))
-		w.step(lifecycle.Released{Object: lifecycle.Object(objectOf(o))})
+		w.writes.Released(session.ObjectOf(o))
+		w.step(lifecycle.Released{Object: lifecycle.Object(session.ObjectOf(o))})
 		w.urgent()
 	}
 	for _, order := range r.GetRescues() {
@@ -137,7 +123,7 @@ func (w *Worker) scheduler(r *workerv1.SessionResponse) {
 
 // assign gives the machine an attempt.
 func (w *Worker) assign(pb *workerv1.Assignment) {
-	a := attemptOf(pb, w.ops[pb.GetOpId()])
+	a := newAttempt(pb, w.ops[pb.GetOpId()])
 	if w.attempts[a.ref] != nil {
 		return
 	}
@@ -153,7 +139,7 @@ func (w *Worker) assign(pb *workerv1.Assignment) {
 	}
 	w.subscriptions.makers(a, pb, w.Self(), w.attempts)
 	a.known = time.Now()
-	a.assigned.Reads, a.assigned.Replicates = w.access.reads(a.op), a.op.pb.GetName() == replicateOp
+	a.assigned.Reads, a.assigned.Replicates = a.op.reading(w.inPlace), a.op.pb.GetName() == replicateOp
 	w.attempts[a.ref] = a
 	w.step(&a.assigned)
 }
@@ -179,9 +165,9 @@ func (w *Worker) rescued(x peers.Gained) {
 // them are here.
 func (w *Worker) keep(keeps []*workerv1.Replica) {
 	for _, pb := range keeps {
-		o, here := w.config.Store.Keep(objectOf(pb))
+		o, here := w.config.Store.Keep(session.ObjectOf(pb))
 		if here {
-			w.outbox.Object(reportOf(objectOf(pb), o.Bytes(), workerv1.ObjectEvent_OBJECT_EVENT_KEPT))
+			w.outbox.Object(session.ObjectReport(session.ObjectOf(pb), o.Bytes(), workerv1.ObjectEvent_OBJECT_EVENT_KEPT))
 			continue
 		}
 		w.outbox.Object(&workerv1.ObjectReport{Replica: pb, Event: workerv1.ObjectEvent_OBJECT_EVENT_LOST})

@@ -39,7 +39,7 @@ func (s *subscriptions) makers(a *attempt, pb *workerv1.Assignment, self ids.Wor
 			continue
 		}
 		x := a.in(i)
-		id := listOf(ledger.ObjectID(x.Object))
+		id := ledger.ObjectID(x.Object).Whole()
 		ref := lifecycle.Ref{Task: id.Task, Attempt: id.Generation}
 		_, here := s.store.Lookup(id)
 		switch {

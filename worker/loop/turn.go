@@ -96,4 +96,4 @@ func (w *Worker) beaten() {
 }
 
 // Waiting says whether events wait in the inbox.
-func (w *Worker) Waiting() bool { return w.inbox.waiting() }
+func (w *Worker) Waiting() bool { return w.inbox.Waiting() }

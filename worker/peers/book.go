@@ -9,7 +9,6 @@ import (
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
-	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/worker/lifecycle"
 )
 
@@ -70,13 +69,6 @@ func reached(d time.Duration) *durationpb.Duration {
 // Last returns at most limit of the last fetches, oldest first. It may be called from any
 // goroutine.
 func (p *Peers) Last(limit int) []*millracev1.MemoryFetch { return p.fetches.last(limit) }
-
-// ReadInPlace records that a task has read an object at a peer, from wanted until usable.
-func (p *Peers) ReadInPlace(object ledger.ObjectID, at ids.WorkerID, bytes uint64, by ids.TaskID, wanted, usable time.Time) {
-	p.fetches.write(&fetchTimes{
-		first: lifecycle.Object(object), peer: at, objects: 1, bytes: bytes, readBy: by, wanted: wanted, usable: usable.Sub(wanted),
-	})
-}
 
 // Usable records the fetch whose last outcomes were handled.
 func (p *Peers) Usable(o Outcomes) {

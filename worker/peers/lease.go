@@ -82,7 +82,7 @@ func (p *Peers) leaseOrders(r *LeaseRequest) (orders []leaseOrder) {
 			if peer.Address == "" || !r.Large && !lender.Lends(peer) {
 				continue
 			}
-			if p.config.Store.Here(id) || p.config.Store.Here(ledger.ObjectID{Task: id.Task, Generation: id.Generation}) {
+			if p.config.Store.Here(id) || p.config.Store.Here(id.Whole()) {
 				break
 			}
 			at := slices.IndexFunc(orders, func(o leaseOrder) bool { return o.peer == peer })

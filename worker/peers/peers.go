@@ -51,6 +51,8 @@ type Peers struct {
 	// started counts the goroutines.
 	started sync.WaitGroup
 	fetches book
+	// lender lends objects to kernels, nil if the path cannot.
+	lender transfer.Lender
 
 	// The fields below belong to the owner.
 	all map[ids.WorkerID]transfer.Peer
@@ -68,7 +70,9 @@ func New(c Config) *Peers {
 	if c.Go == nil {
 		c.Go = func(do func()) { go do() }
 	}
-	return &Peers{config: c, all: make(map[ids.WorkerID]transfer.Peer), rescuing: make(map[ledger.ObjectID]bool)}
+	p := &Peers{config: c, all: make(map[ids.WorkerID]transfer.Peer), rescuing: make(map[ledger.ObjectID]bool)}
+	p.lender = p.Capabilities().Lend
+	return p
 }
 
 // Begin makes a new context for what belongs to one life of the scheduler. Cancel ends it.

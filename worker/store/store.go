@@ -257,7 +257,7 @@ func (s *Store) Lookup(id ledger.ObjectID) (Object, bool) {
 // find finds a sealed object or, of an item, the whole list or a copy of the item. REQUIRES: mu.
 func (s *Store) find(id ledger.ObjectID) (Object, bool) {
 	if id.Item != 0 {
-		if o, ok := s.lookup(ledger.ObjectID{Task: id.Task, Generation: id.Generation}); ok {
+		if o, ok := s.lookup(id.Whole()); ok {
 			return o, true
 		}
 	}

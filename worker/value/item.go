@@ -10,6 +10,8 @@ import (
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/worker/device"
 )
 
 // Fields of the messages that Item reads in their serialised form.
@@ -60,6 +62,20 @@ func Item(header []byte, count int, item ids.Item) (own []byte, frames []uint32)
 		return absent(notAList), nil
 	}
 	return own, frames
+}
+
+// ItemOf returns one item of a list, without its other frames; the list itself if item is 0. A list
+// whose header is not known stays as it is.
+func ItemOf(list device.Input, item ids.Item) device.Input {
+	if item == 0 || list.Header == nil {
+		return list
+	}
+	header, numbers := Item(list.Header, len(list.Frames), item)
+	part := device.Input{Header: header, Frames: make([]memory.Frame, len(numbers)), Space: list.Space}
+	for i, n := range numbers {
+		part.Frames[i] = list.Frames[n]
+	}
+	return part
 }
 
 // find returns the serialised item of a list, not nil if there is one, and otherwise nil and the
