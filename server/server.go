@@ -144,7 +144,7 @@ func New(config Config) (*Server, error) {
 	config.Machine.InlineResultBytes = uint64(config.InlineResultBytes)
 	id, life := uuid.NewString(), uint64(0)
 	if config.Journal != nil {
-		config.Machine.RecordEnds = true
+		config.Machine.Facts = true
 		begun, err := journal.Identify(config.Journal)
 		if err != nil {
 			s.close()

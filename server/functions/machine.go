@@ -7,6 +7,7 @@
 package functions
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -47,6 +48,26 @@ func (m *Machine) Bytes() uint64 { return m.bytes }
 
 // Len returns the number of functions.
 func (m *Machine) Len() int { return len(m.byHash) }
+
+// Hashes returns the hashes of all functions, in order.
+func (m *Machine) Hashes() []ids.FunctionHash {
+	hashes := make([]ids.FunctionHash, 0, len(m.byHash))
+	// order-free: sorted below.
+	for hash := range m.byHash {
+		hashes = append(hashes, hash)
+	}
+	slices.SortFunc(hashes, func(a, b ids.FunctionHash) int { return bytes.Compare(a[:], b[:]) })
+	return hashes
+}
+
+// Get returns a function; false: it is not known.
+func (m *Machine) Get(hash ids.FunctionHash) (schedapi.Function, bool) {
+	f := m.byHash[hash]
+	if f == nil {
+		return schedapi.Function{}, false
+	}
+	return f.Function, true
+}
 
 // Take stores those of the needed functions that are not known, and returns them. If the brought
 // ones do not include all of these, it stores none and returns the missing ones.

@@ -171,14 +171,3 @@ func list[T any](c *codec, p *[]T, element func(*codec, *T)) {
 }
 
 func texts(c *codec, p *[]string) { list(c, p, (*codec).text) }
-
-// ascending codes numbers, which are mostly ascending, by their differences.
-func ascending[T ~uint64 | ~uint32](c *codec, p *[]T) {
-	var before int64
-	list(c, p, func(c *codec, p *T) {
-		step := int64(*p) - before
-		whole(c, &step)
-		before += step
-		*p = T(before)
-	})
-}

@@ -2,6 +2,7 @@ package journal
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -195,9 +196,9 @@ func TestLongValuesShareASync(t *testing.T) {
 	j, _ := opened(t, files, 1<<20)
 	write(t, j, numbered(1))
 	before := files.syncs
-	want := new(Submitted)
+	want := new(sched.TasksPut)
 	for n := range 1000 {
-		want.Graph.Tasks = append(want.Graph.Tasks, sched.TaskSpec{Key: fmt.Sprint(n), Arguments: long(n%100, largeBytes).Value})
+		want.Tasks = append(want.Tasks, sched.TaskRow{Key: fmt.Sprint(n), Arguments: long(n%100, largeBytes).Value})
 	}
 	write(t, j, want)
 	if n := files.syncs - before; n > 4 {
@@ -337,6 +338,27 @@ func TestADirectoryOfFormat1GoesOn(t *testing.T) {
 	delete(files.files, names[2])
 	if _, _, err := reread(files); err == nil || !strings.Contains(err.Error(), names[2]) || !strings.Contains(err.Error(), "missing") {
 		t.Errorf("without the value: %v", err)
+	}
+}
+
+// Records of requests, which versions before had, are no damage: they are refused with what to do.
+func TestRecordsOfRequestsAreRefused(t *testing.T) {
+	for k := range kind(20) {
+		if newRecord(k) != nil || k == 0 || k > kindClientAwaits+1 {
+			continue
+		}
+		h, err := newHistory(newDisk())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := codec{data: []byte{0, 0}} // a body with the form, and the time of a record
+		whole(&c, &k)
+		err = h.batch("file", 7, c.data, func(time.Time, Record) error { return nil })
+		var damage *DamageError
+		if err == nil || errors.As(err, &damage) || !strings.Contains(err.Error(), "let that version end its graphs") {
+			t.Errorf("kind %d: %v", k, err)
+		}
+		h.close()
 	}
 }
 

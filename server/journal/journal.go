@@ -4,7 +4,7 @@
 // A journal is a directory with segments, which are files of batches of records, and with files of
 // long values. Records are appended in the order in which the machine saw the events. One
 // goroutine writes all records that have collected as one batch and makes it durable; those that
-// wait for any of them then go on (group commit). ADRs 24 and 27 have the reasons.
+// wait for any of them then go on (group commit). ADRs 27 and 29 have the reasons.
 package journal
 
 import (
@@ -290,18 +290,30 @@ func (j *Journal) mark(file File, s segment, next uint64, form byte) {
 
 // Append adds a record, which the machine has just seen, and returns its number. It neither waits
 // nor writes. The record may be changed after that, but not its arguments and functions.
-func (j *Journal) Append(at time.Time, r Record) uint64 {
+func (j *Journal) Append(at time.Time, r Record) uint64 { return appendAll(j, at, []Record{r}) }
+
+// AppendAll is Append for records that become durable together: after a crash, all of them are
+// there, or none. It returns the number of the last one.
+func (j *Journal) AppendAll(at time.Time, rows []sched.Row) uint64 { return appendAll(j, at, rows) }
+
+func appendAll[R any](j *Journal, at time.Time, rows []R) uint64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.append(at, r)
+	return appendLocked(j, at, rows)
 }
 
 // append is Append for a caller that holds the mutex.
 func (j *Journal) append(at time.Time, r Record) uint64 {
-	j.appended++
-	if begun, ok := r.(*Begun); ok {
-		again := *begun
-		j.begun = &again
+	return appendLocked(j, at, []Record{r})
+}
+
+func appendLocked[R any](j *Journal, at time.Time, rows []R) uint64 {
+	j.appended += uint64(len(rows))
+	for _, r := range rows {
+		if begun, ok := any(r).(*Begun); ok {
+			again := *begun
+			j.begun = &again
+		}
 	}
 	if j.lost {
 		return j.appended
@@ -311,7 +323,9 @@ func (j *Journal) append(at time.Time, r Record) uint64 {
 		b.began = time.Now()
 		signal(j.some)
 	}
-	b.append(at, r)
+	for _, r := range rows {
+		b.append(at, r)
+	}
 	b.last = j.appended
 	if n := len(b.codec.data); b.full() {
 		j.kick()

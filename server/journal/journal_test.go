@@ -372,42 +372,48 @@ func samples() []Record {
 		&Begun{Cluster: "c", Life: 1 << 63, Starts: 3},
 		&ClientOwned{Client: 1 << 62, Owner: "t"},
 		&ClientAwaits{Client: 1 << 62, Namespace: "s"},
-		&Numbered{Tasks: []ids.TaskID{1 << 40, 3, 1<<40 + 1}},
 		&ClientOpened{Client: 1 << 62, Spec: schedapi.ClientSpec{Name: "n", Namespace: "s", Origin: "o", Worker: "w", TTL: time.Minute}},
 		&sched.ClientClosed{Client: 4},
-		&Submitted{
-			Submission: schedapi.Submission{
-				Graph: sched.GraphSubmitted{
-					Client: 4, Graph: 5, Name: "g", Namespace: "s", RequestID: "r", Retention: time.Hour,
-					Ops: []sched.OpSpec{{Kind: sched.OpPythonPickle, Name: "f", Function: ids.FunctionHash{1, 2}}},
-					Options: []sched.Options{{
-						Priority: -7, MaxRetries: 3, RetryBackoff: time.Second, Timeout: time.Minute,
-						Resources: map[string]float64{"gpu": 0.5, "a": 2}, Workers: []sched.WorkerSelector{{Worker: 3}, {Name: "w"}, {Host: "h"}},
-						AllowOtherWorkers: true, ExpectedOutputBytes: 1 << 40, Slots: 2, NoWait: true,
-					}},
-					Tasks: []sched.TaskSpec{
-						{Key: "k", Op: 0, Options: 1, Inputs: []string{"x", "y"}, Items: []sched.ItemInput{{Input: 1, Item: 4, Count: 9}}, Arguments: []byte{1, 2, 3}, Hold: true},
-						{Key: "large", Arguments: bytes.Repeat([]byte("a"), largeBytes)},
-					},
-				},
-				Functions: []schedapi.Function{{Hash: ids.FunctionHash{1, 2}, Payload: []byte("pickle"), Language: "python 3.12"}},
-				Needed:    []ids.FunctionHash{{1, 2}},
+		&sched.Counters{NextTask: 1 << 40, NextGraph: 9},
+		&sched.GraphPut{Graph: 5, Client: 4, Name: "g", Namespace: "s", Retention: time.Hour, CreatedAt: time.Unix(0, 12345), EndedAt: time.Unix(0, 12346), Dropped: true,
+			Ops: []sched.OpTotal{{Name: "f", Tasks: 3}}},
+		&sched.GraphEnded{Graph: 5, At: time.Unix(0, 12345)},
+		&sched.GraphDropped{Graph: 5},
+		&sched.GraphDeleted{Graph: 5},
+		&sched.TasksPut{
+			Graph: 5,
+			Ops:   []sched.OpSpec{{Kind: sched.OpPythonPickle, Name: "f", Function: ids.FunctionHash{1, 2}}},
+			Options: []sched.Options{{
+				Priority: -7, MaxRetries: 3, RetryBackoff: time.Second, Timeout: time.Minute,
+				Resources: map[string]float64{"gpu": 0.5, "a": 2}, Workers: []sched.WorkerSelector{{Worker: 3}, {Name: "w"}, {Host: "h"}},
+				AllowOtherWorkers: true, ExpectedOutputBytes: 1 << 40, Slots: 2, NoWait: true,
+			}},
+			Tasks: []sched.TaskRow{
+				{Task: 1 << 40, Key: "k", Op: 0, Options: 1, Inputs: 2, Arguments: []byte{1, 2, 3}, Position: 1<<47 + 5, Submitted: 1_700_000_000_123, RunHold: true},
+				{Task: 1<<40 + 7, Key: "large", Arguments: bytes.Repeat([]byte("a"), largeBytes), Position: 1<<47 + 2, Submitted: 1_700_000_000_122},
 			},
-			ID: 5, First: 1 << 40, End: 1<<40 + 2,
+			Inputs: []sched.InputRow{{Task: 1<<40 - 3, Item: 4, Count: 9}, {Task: 1<<40 + 1}},
+			Totals: []sched.OpTotal{{Name: "f", Tasks: 3}},
 		},
-		&sched.TasksHeld{Client: 4, Tasks: []ids.TaskID{9, 3, 1 << 40}, Keys: []string{"k"}},
-		&sched.TasksReleased{Client: 4, Tasks: []ids.TaskID{9, 3}},
-		&sched.TasksCancelled{Client: 4, Tasks: []ids.TaskID{1}, Graphs: []ids.GraphID{5}, Reason: "why", Force: true},
-		&sched.TasksRetried{Tasks: []ids.TaskID{1, 2}},
-		&sched.GraphReleased{Graph: 5, Cancel: true},
+		&sched.TasksEnded{State: sched.TaskSucceeded, Tasks: []sched.TaskRef{{Task: 1 << 40, Attempt: 4097}, {Task: 1<<40 + 1, Attempt: 4097}}},
+		&sched.TasksEnded{State: sched.TaskFailed, Tasks: []sched.TaskRef{{Task: 2, Attempt: 1}}, Err: &sched.TaskError{
+			Reason: "R", Message: "m", OriginKey: "k", Worker: "w", Attempt: 1, Attempts: 2, LogTail: "t", Detail: &pb.TaskError{Traceback: "tb"}, DetailBytes: 7,
+		}},
+		&sched.DataPut{Task: 1 << 40, Bytes: 3, Inline: []byte("abc")},
+		&sched.DataPut{Task: 1 << 40, Inline: []byte{}},
+		&sched.TaskTroubled{Task: 1 << 40, Retries: 1, Deaths: 2, Kills: 3, Early: 4, Reschedules: 5, Causes: []string{"a", "b"}},
+		&sched.TasksForgotten{Tasks: []ids.TaskID{1 << 40, 1<<40 + 1, 3}},
+		&sched.RunHoldsPut{Tasks: []ids.TaskID{9}},
+		&sched.HoldsPut{Holder: sched.Holder{Kind: sched.HolderClient, Number: 1 << 63}, Tasks: []ids.TaskID{9, 3, 1 << 40}},
+		&sched.HoldsDeleted{Holder: sched.Holder{Kind: sched.HolderGraph, Number: 5}, Tasks: []ids.TaskID{9, 10, 11}},
+		&sched.HolderDeleted{Holder: sched.Holder{Kind: sched.HolderDataset, Number: 5}},
+		&sched.RequestPut{Client: 4, Namespace: "s", Request: "r", Body: 1 << 63, Graph: 5, Tasks: []ids.TaskID{7, 8, 9, 1}, Joined: 1, Failed: []ids.TaskID{1}},
+		&FunctionPut{schedapi.Function{Hash: ids.FunctionHash{1, 2}, Payload: []byte("pickle"), Language: "python 3.12"}},
+		&FunctionDeleted{Hash: ids.FunctionHash{1, 2}},
 		&DatasetPublished{Number: 8, Name: "d", Namespace: "s", Keys: []string{"k"}, Value: []byte("v"), Replaced: 7},
 		&DatasetUnpublished{Number: 8, Name: "d", Namespace: "s"},
 		&WorkerNumbered{Worker: 3, Name: "w", Incarnation: "i"},
 		&WorkerGone{Worker: 3},
-		&sched.TaskEnded{Task: 1 << 40, Attempt: 4097, State: sched.TaskSucceeded},
-		&sched.TaskEnded{Task: 2, Attempt: 1, State: sched.TaskFailed, Err: &sched.TaskError{
-			Reason: "R", Message: "m", OriginKey: "k", Worker: "w", Attempt: 1, Attempts: 2, LogTail: "t", Detail: &pb.TaskError{Traceback: "tb"},
-		}},
 		&copies.DrainOrderChanged{DrainOrder: copies.DrainOrder{
 			Name: "w", Purpose: copies.DrainRetire, Reason: "why", Worker: 3, Since: time.Unix(0, 1), Until: time.Unix(9, 0), Lost: time.Unix(7, 0),
 		}},
@@ -456,12 +462,12 @@ func TestEveryRecordComesBackAsItWas(t *testing.T) {
 		if begun, ok := want.(*Begun); ok {
 			begun.Starts = had[i].(*Begun).Starts // It has a gap.
 		}
-		if ended, ok := want.(*sched.TaskEnded); ok && ended.Err != nil {
-			got := had[i].(*sched.TaskEnded).Err
-			if !proto.Equal(got.Detail.(*pb.TaskError), ended.Err.Detail.(*pb.TaskError)) || got.DetailBytes == 0 {
+		if ended, ok := want.(*sched.TasksEnded); ok && ended.Err != nil {
+			got := had[i].(*sched.TasksEnded).Err
+			if !proto.Equal(got.Detail.(*pb.TaskError), ended.Err.Detail.(*pb.TaskError)) || got.DetailBytes != ended.Err.DetailBytes {
 				t.Errorf("the detail came back as %+v", got)
 			}
-			got.Detail, got.DetailBytes, ended.Err.Detail = nil, 0, nil
+			got.Detail, ended.Err.Detail = nil, nil
 		}
 		if !reflect.DeepEqual(had[i], want) {
 			t.Errorf("a %T came back as %+v, not as %+v", want, had[i], want)

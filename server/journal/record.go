@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -15,10 +16,9 @@ import (
 	"github.com/millrace/millrace/server/schedapi"
 )
 
-// Record is one of the types of this file, or one of these events of the machine: ClientClosed,
-// TasksHeld, TasksReleased, TasksCancelled, TasksRetried, GraphReleased, TaskEnded; or the
-// facts Coordinated, DrainOrderChanged and PluginChanged. All are pointers. The command "millrace
-// journal show" prints all fields but bytes, so a secret is bytes.
+// Record is a fact: one of the types of this package, a row of package sched, its event
+// ClientClosed, or the facts Coordinated, DrainOrderChanged and PluginChanged. All are pointers.
+// The command "millrace journal show" prints all fields but bytes, so a secret is bytes.
 type Record any
 
 // Begun is the first record of each start of the scheduler.
@@ -47,18 +47,6 @@ type ClientAwaits struct {
 	Client    ids.ClientID
 	Namespace string
 }
-
-// Submitted is an accepted submission.
-type Submitted struct {
-	schedapi.Submission
-	// ID is the number of the graph. The new tasks have numbers from First on, below End.
-	ID         ids.GraphID
-	First, End ids.TaskID
-}
-
-// Numbered precedes the Submitted of a submission whose tasks have not just the numbers from First
-// on: some were known before, or numbers were left out. Tasks has all of them.
-type Numbered struct{ Tasks []ids.TaskID }
 
 // DatasetPublished is a dataset.
 type DatasetPublished struct {
@@ -99,20 +87,20 @@ const (
 	kindBegun kind = iota + 1
 	kindClientOpened
 	kindClientClosed
-	kindSubmitted
-	kindTasksHeld
-	kindTasksReleased
-	kindTasksCancelled
-	kindTasksRetried
-	kindGraphReleased
+	_ // 4 to 9, 14 and 17 were records of requests, before the journal had facts.
+	_
+	_
+	_
+	_
+	_
 	kindDatasetPublished
 	kindDatasetUnpublished
 	kindWorkerNumbered
 	kindWorkerGone
-	kindTaskEnded
+	_
 	kindClientOwned
 	kindClientAwaits
-	kindNumbered
+	_
 
 	// Numbers from 40 on are those of facts that are no tasks.
 	kindCoordinated       kind = 40
@@ -126,13 +114,24 @@ const (
 	kindSnapshotEnded
 )
 
+// isRequest reports whether a kind is one of accepted requests.
+func (k kind) isRequest() bool {
+	return k > kindClientClosed && k < kindDatasetPublished || k == kindWorkerGone+1 || k == kindClientAwaits+1
+}
+
+// errRequests says that records are of a version that recorded requests, which were decided again
+// at a start.
+var errRequests = errors.New("a version of before 2026-11-29 wrote it and recorded requests, and this one reads facts: let that version end its graphs, and give this one an empty directory")
+
 // code writes a record, or reads the next one into what it returns.
 func (c *codec) code(r Record) Record {
 	k := kindOf(r)
 	whole(c, &k)
 	if c.reading {
 		if r = newRecord(k); r == nil {
-			if c.err == nil {
+			if k.isRequest() {
+				c.fail(errRequests)
+			} else if c.err == nil {
 				c.fail(fmt.Errorf("the kind %d of a record is unknown", k))
 			}
 			return nil
@@ -152,34 +151,12 @@ func (c *codec) code(r Record) Record {
 	case *ClientAwaits:
 		whole(c, &r.Client)
 		c.text(&r.Namespace)
-	case *Numbered:
-		list(c, &r.Tasks, func(c *codec, id *ids.TaskID) { whole(c, id) })
 	case *SnapshotBegan:
 	case *SnapshotEnded:
 		whole(c, &r.Rows)
 		whole(c, &r.Until)
 	case *sched.ClientClosed:
 		whole(c, &r.Client)
-	case *Submitted:
-		c.submitted(r)
-	case *sched.TasksHeld:
-		whole(c, &r.Client)
-		ascending(c, &r.Tasks)
-		texts(c, &r.Keys)
-	case *sched.TasksReleased:
-		whole(c, &r.Client)
-		ascending(c, &r.Tasks)
-	case *sched.TasksCancelled:
-		whole(c, &r.Client)
-		ascending(c, &r.Tasks)
-		ascending(c, &r.Graphs)
-		c.text(&r.Reason)
-		c.flag(&r.Force)
-	case *sched.TasksRetried:
-		ascending(c, &r.Tasks)
-	case *sched.GraphReleased:
-		whole(c, &r.Graph)
-		c.flag(&r.Cancel)
 	case *DatasetPublished:
 		whole(c, &r.Number)
 		c.text(&r.Name)
@@ -197,11 +174,6 @@ func (c *codec) code(r Record) Record {
 		c.text(&r.Incarnation)
 	case *WorkerGone:
 		whole(c, &r.Worker)
-	case *sched.TaskEnded:
-		whole(c, &r.Task)
-		whole(c, &r.Attempt)
-		whole(c, &r.State)
-		c.taskError(&r.Err)
 	case *copies.DrainOrderChanged:
 		c.flag(&r.Gone)
 		c.text(&r.Name)
@@ -218,6 +190,8 @@ func (c *codec) code(r Record) Record {
 		c.payload(&r.Body)
 	case *coord.Coordinated:
 		list(c, &r.Changes, (*codec).coordChange)
+	default:
+		c.codeFact(r)
 	}
 	return r
 }
@@ -234,26 +208,12 @@ func kindOf(r Record) kind {
 		return kindClientOwned
 	case *ClientAwaits:
 		return kindClientAwaits
-	case *Numbered:
-		return kindNumbered
 	case *SnapshotBegan:
 		return kindSnapshotBegan
 	case *SnapshotEnded:
 		return kindSnapshotEnded
 	case *sched.ClientClosed:
 		return kindClientClosed
-	case *Submitted:
-		return kindSubmitted
-	case *sched.TasksHeld:
-		return kindTasksHeld
-	case *sched.TasksReleased:
-		return kindTasksReleased
-	case *sched.TasksCancelled:
-		return kindTasksCancelled
-	case *sched.TasksRetried:
-		return kindTasksRetried
-	case *sched.GraphReleased:
-		return kindGraphReleased
 	case *DatasetPublished:
 		return kindDatasetPublished
 	case *DatasetUnpublished:
@@ -262,14 +222,15 @@ func kindOf(r Record) kind {
 		return kindWorkerNumbered
 	case *WorkerGone:
 		return kindWorkerGone
-	case *sched.TaskEnded:
-		return kindTaskEnded
 	case *coord.Coordinated:
 		return kindCoordinated
 	case *copies.DrainOrderChanged:
 		return kindDrainOrderChanged
 	case *plugins.PluginChanged:
 		return kindPluginChanged
+	}
+	if k := factKindOf(r); k != 0 {
+		return kind(k)
 	}
 	panic(fmt.Sprintf("a %T is no record of the journal", r))
 }
@@ -285,26 +246,12 @@ func newRecord(k kind) Record {
 		return new(ClientOwned)
 	case kindClientAwaits:
 		return new(ClientAwaits)
-	case kindNumbered:
-		return new(Numbered)
 	case kindSnapshotBegan:
 		return new(SnapshotBegan)
 	case kindSnapshotEnded:
 		return new(SnapshotEnded)
 	case kindClientClosed:
 		return new(sched.ClientClosed)
-	case kindSubmitted:
-		return new(Submitted)
-	case kindTasksHeld:
-		return new(sched.TasksHeld)
-	case kindTasksReleased:
-		return new(sched.TasksReleased)
-	case kindTasksCancelled:
-		return new(sched.TasksCancelled)
-	case kindTasksRetried:
-		return new(sched.TasksRetried)
-	case kindGraphReleased:
-		return new(sched.GraphReleased)
 	case kindDatasetPublished:
 		return new(DatasetPublished)
 	case kindDatasetUnpublished:
@@ -313,8 +260,6 @@ func newRecord(k kind) Record {
 		return new(WorkerNumbered)
 	case kindWorkerGone:
 		return new(WorkerGone)
-	case kindTaskEnded:
-		return new(sched.TaskEnded)
 	case kindCoordinated:
 		return new(coord.Coordinated)
 	case kindDrainOrderChanged:
@@ -322,7 +267,7 @@ func newRecord(k kind) Record {
 	case kindPluginChanged:
 		return new(plugins.PluginChanged)
 	}
-	return nil
+	return newFact(factKind(k))
 }
 
 // clientSpec codes all but the owner, which has a record of its own.
@@ -332,24 +277,6 @@ func (c *codec) clientSpec(s *schedapi.ClientSpec) {
 	c.text(&s.Origin)
 	c.text(&s.Worker)
 	c.duration(&s.TTL)
-}
-
-func (c *codec) submitted(r *Submitted) {
-	g := &r.Graph
-	whole(c, &r.ID)
-	whole(c, &r.First)
-	whole(c, &r.End)
-	whole(c, &g.Client)
-	whole(c, &g.Graph)
-	c.text(&g.Name)
-	c.text(&g.Namespace)
-	c.text(&g.RequestID)
-	c.duration(&g.Retention)
-	list(c, &g.Ops, (*codec).op)
-	list(c, &g.Options, (*codec).options)
-	list(c, &g.Tasks, (*codec).task)
-	list(c, &r.Functions, (*codec).function)
-	list(c, &r.Needed, func(c *codec, h *ids.FunctionHash) { c.fixed(h[:]) })
 }
 
 func (c *codec) op(o *sched.OpSpec) {
@@ -386,20 +313,6 @@ func (c *codec) options(o *sched.Options) {
 	whole(c, &o.ExpectedOutputBytes)
 	whole(c, &o.Slots)
 	c.flag(&o.NoWait)
-}
-
-func (c *codec) task(t *sched.TaskSpec) {
-	c.text(&t.Key)
-	whole(c, &t.Op)
-	whole(c, &t.Options)
-	texts(c, &t.Inputs)
-	list(c, &t.Items, func(c *codec, i *sched.ItemInput) {
-		whole(c, &i.Input)
-		whole(c, &i.Item)
-		whole(c, &i.Count)
-	})
-	c.payload(&t.Arguments)
-	c.flag(&t.Hold)
 }
 
 func (c *codec) function(f *schedapi.Function) {

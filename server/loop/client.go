@@ -171,7 +171,7 @@ func (l *Loop) forgetClient(id ids.ClientID, expired bool) {
 		w.end()
 	}
 	c.watches = nil
-	if !l.restarting.replaying { // Otherwise what follows from it is recorded, too.
+	if !l.restarting.loading { // Otherwise what follows from it is recorded, too.
 		l.coordinated(l.coordination.machine.ClientGone(l.now, id, l.coordination.effects[:0]))
 	}
 	l.dirty.client(c, l.now)
@@ -180,7 +180,7 @@ func (l *Loop) forgetClient(id ids.ClientID, expired bool) {
 // notify records that a task changed, for the watches of the client.
 func (l *Loop) notify(effect *sched.Effect) {
 	c := l.clients.get(effect.Client)
-	if c == nil || l.restarting.replaying {
+	if c == nil || l.restarting.loading {
 		return
 	}
 	if c.await != nil {
@@ -225,7 +225,7 @@ func (l *Loop) Await(ctx context.Context, namespace, key string) (sched.Update, 
 	err := l.do(ctx, func() error {
 		c = l.openAwaiting(l.newClientID(), namespace)
 		l.note(&journal.ClientAwaits{Client: c.id, Namespace: namespace})
-		tasks, err := l.hold(sched.TasksHeld{Client: c.id, Keys: []string{key}}, l.note)
+		tasks, err := l.hold(sched.TasksHeld{Client: c.id, Keys: []string{key}})
 		if err != nil {
 			return err
 		}
@@ -250,9 +250,13 @@ func (l *Loop) Await(ctx context.Context, namespace, key string) (sched.Update, 
 
 // openAwaiting opens a lease of Await.
 func (l *Loop) openAwaiting(id ids.ClientID, namespace string) *client {
-	c := l.addClient(id, schedapi.ClientSpec{Name: "await", Namespace: namespace, TTL: awaitTTL})
+	c := l.addClient(id, awaitSpec(namespace))
 	c.await = make(chan sched.Update, 1)
 	return c
+}
+
+func awaitSpec(namespace string) schedapi.ClientSpec {
+	return schedapi.ClientSpec{Name: "await", Namespace: namespace, TTL: awaitTTL}
 }
 
 func (l *Loop) notifyAwaiting(c *client, task ids.TaskID) {

@@ -51,18 +51,19 @@ func newCoordination() coordination {
 	return coordination{machine: coord.New(coord.Config{}), asking: map[uint64]*asking{}}
 }
 
-// replayCoordinated applies recorded changes. A value holds the results to which it refers.
-func (l *Loop) replayCoordinated(r *coord.Coordinated) {
+// loadCoordinated loads recorded changes. The holds of values are rows of their own.
+func (l *Loop) loadCoordinated(r *coord.Coordinated) {
 	for _, c := range r.Changes {
 		l.coordination.machine.Load(c)
 		row, is := c.Row.(coord.ValueRow)
-		switch {
-		case !is || row.Value.Hold == 0:
-		case c.Gone:
-			l.step(sched.DatasetUnpublished{Dataset: row.Value.Hold})
-		default:
-			l.datasets = max(l.datasets, row.Value.Hold)
-			l.step(sched.DatasetPublished{Dataset: row.Value.Hold, Namespace: row.Namespace, Keys: row.Value.Keys})
+		if !is {
+			continue
+		}
+		l.datasets = max(l.datasets, row.Value.Hold)
+		if c.Gone {
+			delete(l.restarting.values, row.Value.Hold)
+		} else {
+			l.restarting.values[row.Value.Hold] = struct{}{}
 		}
 	}
 }
@@ -123,10 +124,9 @@ func (l *Loop) settleHolds() {
 	for len(l.coordination.held) > 0 {
 		held := l.coordination.held[0]
 		l.coordination.held = l.coordination.held[1:]
-		_, _ = l.hold(held, l.note) // It fails only if the client has gone.
+		_, _ = l.hold(held) // It fails only if the client has gone.
 		l.coordination.recorded = l.restarting.recorded
 	}
-	// NB: a restart that replays the end of a value's holds must know those that follow it.
 	if len(l.coordination.changes) > 0 {
 		l.note(&coord.Coordinated{Changes: l.coordination.changes})
 		l.coordination.recorded = l.restarting.recorded

@@ -36,15 +36,21 @@ func (l *Loop) submit(s *schedapi.Submission) (schedapi.Accepted, error) {
 		return schedapi.Accepted{MissingFunctions: missing}, nil
 	}
 	s.Graph.CallerBytes = l.functions.Bytes()
-	first := l.machine.NextTask()
 	result, effects, refused := l.machine.Submit(l.now, s.Graph, l.effects[:0])
 	l.effects = effects
 	if refused != nil {
 		l.functions.Forget(added)
 		return schedapi.Accepted{}, refused
 	}
-	l.recordSubmitted(s, first, &result)
+	for _, hash := range added {
+		if f, known := l.functions.Get(hash); known && l.restarting.journal != nil {
+			l.note(&journal.FunctionPut{Function: f})
+		}
+	}
 	l.carryOut()
+	l.awaitFacts() // The rows of a repeated submission may not be durable yet.
+	l.restarting.newer.record = l.restarting.recorded
+	l.restarting.newer.tasks += len(result.Tasks) - int(result.Joined)
 	accepted := schedapi.Accepted{SubmitResult: result}
 	if c != nil {
 		accepted.Revision = c.changes.revision
@@ -64,21 +70,19 @@ func (l *Loop) Hold(ctx context.Context, id ids.ClientID, set schedapi.TaskSet) 
 			return err
 		}
 		var err error
-		tasks, err = l.hold(sched.TasksHeld{Client: id, Tasks: set.Tasks, Keys: set.Keys}, l.record)
+		tasks, err = l.hold(sched.TasksHeld{Client: id, Tasks: set.Tasks, Keys: set.Keys})
+		l.awaitFacts()
 		return err
 	})
 	return tasks, err
 }
 
-// hold makes a client hold tasks, and records their numbers.
-func (l *Loop) hold(event sched.TasksHeld, record func(journal.Record)) ([]ids.TaskID, error) {
+// hold makes a client hold tasks.
+func (l *Loop) hold(event sched.TasksHeld) ([]ids.TaskID, error) {
 	tasks, effects, refused := l.machine.Hold(l.now, event, l.effects[:0])
 	l.effects = effects
 	if refused != nil {
 		return nil, refused
-	}
-	if l.restarting.journal != nil {
-		record(&sched.TasksHeld{Client: event.Client, Tasks: tasks})
 	}
 	l.carryOut()
 	return tasks, nil
@@ -100,8 +104,8 @@ func (l *Loop) Release(ctx context.Context, id ids.ClientID, set schedapi.TaskSe
 				event.Tasks = append(event.Tasks, task)
 			}
 		}
-		l.record(&event)
 		l.step(event)
+		l.awaitFacts()
 		return nil
 	})
 }
@@ -120,8 +124,8 @@ func (l *Loop) Cancel(ctx context.Context, event sched.TasksCancelled, set sched
 			return refused
 		}
 		done = cancelled
-		l.record(&event)
 		l.carryOut()
+		l.awaitFacts()
 		return nil
 	})
 	return done, err
@@ -150,9 +154,9 @@ func (l *Loop) Retry(ctx context.Context, id ids.ClientID, set schedapi.TaskSet,
 		if refused != nil {
 			return refused
 		}
-		l.record(&event)
 		retried = count
 		l.carryOut()
+		l.awaitFacts()
 		return nil
 	})
 	return retried, err
@@ -225,8 +229,8 @@ func (l *Loop) ReleaseGraph(ctx context.Context, event sched.GraphReleased) erro
 		if refused != nil {
 			return refused
 		}
-		l.record(&event)
 		l.carryOut()
+		l.awaitFacts()
 		return nil
 	})
 }
@@ -259,8 +263,8 @@ func (l *Loop) Publish(ctx context.Context, spec schedapi.DatasetSpec) (*schedap
 		if old != nil {
 			record.Replaced = old.Number
 		}
-		l.record(record)
 		l.carryOut()
+		l.record(record)
 		if old != nil {
 			l.step(sched.DatasetUnpublished{Dataset: old.Number})
 		}

@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -32,8 +33,8 @@ type restarting struct {
 	journal *journal.Journal
 	// starts counts the starts of the scheduler with this journal; 0: there is no journal.
 	starts uint64
-	// replaying means that records are applied: nobody is told of anything.
-	replaying bool
+	// loading means that records are loaded: nobody is told of anything.
+	loading bool
 	// missing are the workers that were known before the restart and are not back yet. waiting
 	// means that the machine waits for them.
 	missing map[ids.WorkerID]struct{}
@@ -43,8 +44,10 @@ type restarting struct {
 	// awaits are the leases of Await from before the restart. They go on for a while, so that a
 	// client that knows of a result can hold it.
 	awaits []ids.ClientID
-	// numbers are those of the tasks of the next recorded submission, if they have a record.
-	numbers []ids.TaskID
+	// datasets are those with names that were recorded.
+	datasets map[uint64]*schedapi.Dataset
+	// values are the datasets of values of coordination.
+	values map[uint64]struct{}
 	// recorded is the number of the last record. awaited is that of the last one which must be
 	// durable before the call in progress is answered, wished of the last one for which it waits
 	// unless the disk fails; 0: none.
@@ -60,9 +63,10 @@ func (l *Loop) Restore(ctx context.Context, config journal.Config) error {
 	defer l.owning.Unlock()
 	began := l.config.Clock()
 	r := &l.restarting
-	r.replaying, r.missing = true, map[ids.WorkerID]struct{}{}
+	r.loading, r.missing, r.datasets = true, map[ids.WorkerID]struct{}{}, map[uint64]*schedapi.Dataset{}
+	r.values = map[uint64]struct{}{}
 	l.coordination.machine = coord.New(coord.Config{Durable: true})
-	l.step(sched.RestartBegan{})
+	l.machine.SetTime(began)
 	records := 0
 	opened, err := journal.Open(config, func(at time.Time, record journal.Record) error {
 		records++
@@ -70,12 +74,12 @@ func (l *Loop) Restore(ctx context.Context, config journal.Config) error {
 			return err
 		}
 		l.now = l.start.Add(at.Sub(l.start))
-		return l.replay(record)
+		return l.load(record)
 	})
 	if err != nil {
 		return err
 	}
-	r.journal, r.replaying = opened, false
+	r.journal = opened
 	r.starts++
 	if err := l.begun(ctx); err != nil {
 		return err
@@ -84,7 +88,13 @@ func (l *Loop) Restore(ctx context.Context, config journal.Config) error {
 	if r.starts > 1 {
 		l.catalog.Begin((r.starts - 1) * restartRevisions)
 	}
-	l.step(sched.RecordsReplayed{Restarts: r.starts - 1})
+	l.step(sched.Loaded{Restarts: r.starts - 1, Functions: l.functions.Hashes()})
+	r.loading = false
+	if tasks, why := l.machine.Unusable(); tasks > 0 {
+		l.log.Error("recorded tasks cannot be used, and fail", "tasks", tasks, "first", why)
+		l.happened(schedapi.EventUnrestored, schedapi.SeverityError, "", "%d tasks cannot be brought back, and fail; the first: %s", tasks, why)
+	}
+	l.restoreOwners()
 	l.restoreCoordination((r.starts - 1) * restartRevisions)
 	l.restoreMembers()
 	for _, id := range slices.Sorted(maps.Keys(l.clients.byID)) {
@@ -148,76 +158,61 @@ func (l *Loop) restoreMembers() {
 	l.member(event)
 }
 
-// replay applies one record.
-func (l *Loop) replay(record journal.Record) error {
-	switch r := record.(type) {
+// load puts or deletes what one record says. Nothing follows from it yet.
+func (l *Loop) load(record journal.Record) error {
+	r := &l.restarting
+	switch row := record.(type) {
 	case *journal.Begun:
-		l.restarting.starts = r.Starts
-		if r.Life != l.config.Cluster.Life {
-			return fmt.Errorf("it is of the cluster %s, and another one was begun", r.Cluster)
+		r.starts = row.Starts
+		if row.Life != l.config.Cluster.Life {
+			return fmt.Errorf("it is of the cluster %s, and another one was begun", row.Cluster)
 		}
 	case *journal.ClientOpened:
-		l.addClient(r.Client, r.Spec)
+		l.loadClient(row.Client, row.Spec)
 	case *journal.ClientAwaits:
-		l.openAwaiting(r.Client, r.Namespace)
-		l.restarting.awaits = append(l.restarting.awaits, r.Client)
+		l.loadClient(row.Client, awaitSpec(row.Namespace)).await = make(chan sched.Update, 1)
+		r.awaits = append(r.awaits, row.Client)
 	case *journal.ClientOwned:
-		if c := l.clients.get(r.Client); c != nil {
-			c.spec.Owner = r.Owner
-			l.clients.owners.Store(r.Client, r.Owner)
+		if c := l.clients.get(row.Client); c != nil {
+			c.spec.Owner = row.Owner
+			l.clients.owners.Store(row.Client, row.Owner)
 		}
 	case *sched.ClientClosed:
-		l.step(*r)
-		l.forgetClient(r.Client, false)
-	case *journal.Numbered:
-		l.restarting.numbers = r.Tasks
-	case *journal.Submitted:
-		l.replaySubmitted(r)
-	case *sched.TasksHeld:
-		if _, err := l.hold(*r, l.record); err != nil {
-			l.log.Warn("a recorded hold cannot be repeated", "client", r.Client, "error", err)
-		}
-	case *sched.TasksReleased:
-		l.step(*r)
-	case *sched.TasksCancelled:
-		l.step(*r)
-	case *sched.TasksRetried:
-		l.step(*r)
-	case *sched.GraphReleased:
-		l.step(*r)
-	case *sched.TaskEnded:
-		l.step(*r)
+		l.machine.Load(row)
+		l.forgetClient(row.Client, false)
+	case *journal.FunctionPut:
+		l.functions.Take([]schedapi.Function{row.Function}, []ids.FunctionHash{row.Hash})
+	case *journal.FunctionDeleted:
+		l.functions.Drop(row.Hash)
 	case *journal.DatasetPublished:
-		if r.Name == "" {
-			return nil // A value of an earlier version's variable, queue or topic, which is not known.
-		}
-		l.step(sched.DatasetPublished{Dataset: r.Number, Namespace: r.Namespace, Keys: r.Keys})
-		if r.Replaced != 0 {
-			l.step(sched.DatasetUnpublished{Dataset: r.Replaced})
-		}
-		l.datasets = max(l.datasets, r.Number)
-		l.dirty.datasets = append(l.dirty.datasets, &schedapi.Dataset{Number: r.Number, Name: r.Name, Namespace: r.Namespace,
-			Keys: r.Keys, Value: r.Value, CreatedAt: l.now})
-		l.commit()
+		l.datasets = max(l.datasets, row.Number)
+		delete(r.datasets, row.Replaced)
+		r.datasets[row.Number] = &schedapi.Dataset{Number: row.Number, Name: row.Name, Namespace: row.Namespace,
+			Keys: row.Keys, Value: row.Value, CreatedAt: l.now}
 	case *journal.DatasetUnpublished:
-		l.step(sched.DatasetUnpublished{Dataset: r.Number})
-		l.dirty.unpublished = append(l.dirty.unpublished, &schedapi.Dataset{Number: r.Number, Name: r.Name, Namespace: r.Namespace})
-		l.commit()
+		l.datasets = max(l.datasets, row.Number)
+		delete(r.datasets, row.Number)
 	case *copies.DrainOrderChanged:
-		order := *r
-		order.Since, order.Until, order.Lost = l.timeOf(r.Since), l.timeOf(r.Until), l.timeOf(r.Lost)
+		order := *row
+		order.Since, order.Until, order.Lost = l.timeOf(row.Since), l.timeOf(row.Until), l.timeOf(row.Lost)
 		l.machine.LoadOrder(l.config.Clock(), order)
 	case *plugins.PluginChanged:
-		l.plugins.Load(*r)
+		l.plugins.Load(*row)
 	case *coord.Coordinated:
-		l.replayCoordinated(r)
+		l.loadCoordinated(row)
 	case *journal.WorkerNumbered:
-		l.workers.all = append(l.workers.all, &worker{id: r.Worker, name: r.Name, incarnation: r.Incarnation, registeredAt: l.now})
-		l.restarting.lastWorker = r.Worker
+		if l.workers.get(row.Worker) == nil {
+			l.workers.all = append(l.workers.all, &worker{id: row.Worker, name: row.Name, incarnation: row.Incarnation, registeredAt: l.now})
+			slices.SortFunc(l.workers.all, func(a, b *worker) int { return cmp.Compare(a.id, b.id) })
+		}
+		r.lastWorker = max(r.lastWorker, row.Worker)
 	case *journal.WorkerGone:
-		if w := l.workers.get(r.Worker); w != nil {
+		r.lastWorker = max(r.lastWorker, row.Worker)
+		if w := l.workers.get(row.Worker); w != nil {
 			l.workers.remove(w)
 		}
+	default:
+		l.machine.Load(row)
 	}
 	return nil
 }
@@ -230,31 +225,37 @@ func (l *Loop) timeOf(t time.Time) time.Time {
 	return l.start.Add(t.Sub(l.start))
 }
 
-// replaySubmitted repeats an accepted submission. If it is refused now, its tasks fail.
-func (l *Loop) replaySubmitted(r *journal.Submitted) {
-	s := r.Submission
-	s.Graph.FirstTask, s.Graph.EndTask = r.First, r.End
-	if s.Graph.Graph == 0 {
-		s.Graph.NewGraph = r.ID
+// loadClient puts a client.
+func (l *Loop) loadClient(id ids.ClientID, spec schedapi.ClientSpec) *client {
+	c := l.clients.get(id)
+	if c == nil {
+		c = &client{id: id, openedAt: l.now}
+		l.clients.byID[id] = c
 	}
-	s.Graph.Recorded, l.restarting.numbers = l.restarting.numbers, nil
-	if n := len(s.Graph.Tasks); s.Graph.Recorded == nil && r.End-r.First == ids.TaskID(n) {
-		s.Graph.Recorded = make([]ids.TaskID, n)
-		for i := range s.Graph.Recorded {
-			s.Graph.Recorded[i] = r.First + ids.TaskID(i)
+	c.spec = spec
+	l.clients.owners.Store(id, spec.Owner)
+	l.machine.Load(&sched.ClientOpened{Client: id, Namespace: spec.Namespace, Worker: spec.Worker, TTL: spec.TTL})
+	return c
+}
+
+// restoreOwners fills the catalogue with the datasets, and ends what nobody owns: its owner's
+// record is the last one that is missing.
+func (l *Loop) restoreOwners() {
+	r := &l.restarting
+	for _, number := range slices.Sorted(maps.Keys(r.datasets)) {
+		l.dirty.datasets = append(l.dirty.datasets, r.datasets[number])
+	}
+	for _, number := range l.machine.Datasets() {
+		if _, known := r.values[number]; !known && r.datasets[number] == nil {
+			l.step(sched.DatasetUnpublished{Dataset: number})
 		}
 	}
-	var cause string
-	if accepted, err := l.submit(&s); err != nil {
-		cause = err.Error()
-	} else if len(accepted.MissingFunctions) > 0 {
-		cause = fmt.Sprintf("the function %s, which it needs, is not recorded", accepted.MissingFunctions[0])
-	} else {
-		return
+	r.datasets, r.values = nil, nil
+	for _, hash := range l.functions.Hashes() {
+		if !l.machine.NeedsFunction(hash) {
+			l.dropFunction(hash)
+		}
 	}
-	l.log.Error("a recorded submission is refused: its tasks fail", "graph", r.ID, "client", s.Graph.Client, "first", r.First, "end", r.End, "cause", cause)
-	l.happened(schedapi.EventUnrestored, schedapi.SeverityError, "", "the tasks from %s to %s of graph %s cannot be brought back, and fail: %s", r.First, r.End-1, r.ID, cause)
-	l.step(sched.GraphUnrestored{GraphSubmitted: s.Graph, Cause: cause})
 }
 
 // record appends a record to the journal, if there is one. The call that makes it returns after the
@@ -264,30 +265,26 @@ func (l *Loop) record(r journal.Record) {
 	l.restarting.awaited = l.restarting.recorded
 }
 
-// note appends a record for which no call waits.
+// note appends records for which no call waits.
 func (l *Loop) note(r journal.Record) {
 	if j := l.restarting.journal; j != nil {
 		l.restarting.recorded = j.Append(l.now, r)
 	}
 }
 
-// recordSubmitted records an accepted submission. first is the number that the first new task got.
-func (l *Loop) recordSubmitted(s *schedapi.Submission, first ids.TaskID, result *sched.SubmitResult) {
-	r := &l.restarting
-	if r.journal == nil {
-		return
+// recordFacts appends the rows of the last step of the machine: either all of them are durable
+// after a crash, or none.
+func (l *Loop) recordFacts() {
+	if rows := l.machine.Facts(); len(rows) > 0 && l.restarting.journal != nil {
+		l.restarting.recorded = l.restarting.journal.AppendAll(l.now, rows)
 	}
-	if result.Repeated {
-		r.awaited = r.recorded // The record of the first time may not be durable yet.
-		return
+}
+
+// awaitFacts lets the call in progress be answered after all that was recorded is durable.
+func (l *Loop) awaitFacts() {
+	if l.restarting.journal != nil {
+		l.restarting.awaited = l.restarting.recorded
 	}
-	end := l.machine.NextTask()
-	if n := len(result.Tasks); end-first != ids.TaskID(n) {
-		l.note(&journal.Numbered{Tasks: result.Tasks})
-	}
-	l.record(&journal.Submitted{Submission: *s, ID: result.Graph, First: first, End: end})
-	r.newer.record = r.recorded
-	r.newer.tasks += len(s.Graph.Tasks)
 }
 
 // refuseIfBehind returns an error while the records of too many new tasks are not durable. The
@@ -310,20 +307,6 @@ func (l *Loop) refuseIfBehind() error {
 type submitted struct {
 	record uint64
 	tasks  int
-}
-
-// recordEnded records the end of a task.
-func (l *Loop) recordEnded(effect *sched.Effect) {
-	if l.restarting.journal == nil {
-		return
-	}
-	ended := &sched.TaskEnded{Task: effect.Task, Attempt: effect.Attempt, State: effect.State}
-	if effect.State == sched.TaskFailed {
-		if update, ok := l.machine.UpdateOf(effect.Task); ok {
-			ended.Err = update.Err
-		}
-	}
-	l.note(ended)
 }
 
 // Recorded waits until all that was recorded before is durable.

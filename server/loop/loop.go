@@ -391,8 +391,9 @@ func (l *Loop) step(event sched.Event) {
 	l.settleHolds()
 }
 
-// carryOut carries out the effects of one step, in order.
+// carryOut records the facts of one step, and carries out its effects, in order.
 func (l *Loop) carryOut() {
+	l.recordFacts()
 	for i := range l.effects {
 		effect := &l.effects[i]
 		switch effect.Kind {
@@ -455,14 +456,10 @@ func (l *Loop) carryOut() {
 			l.rescue(effect)
 		case sched.EffectUnmap:
 			l.unmap(effect)
-		case sched.EffectTaskEnded:
-			l.recordEnded(effect)
 		case sched.EffectOrdersChanged:
 			for _, c := range l.machine.ChangedOrders() {
 				l.note(&c)
 			}
-		case sched.EffectGraphExpired:
-			l.note(&sched.GraphReleased{Graph: effect.Graph})
 		case sched.EffectTaskForgotten:
 			// The loop keeps no state per task.
 		}

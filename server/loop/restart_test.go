@@ -107,7 +107,7 @@ type start struct {
 // begin starts a scheduler with a journal. It fails the test if the start is refused.
 func begin(t *testing.T, d *directory, config loop.Config) *start {
 	t.Helper()
-	config.Machine.RecordEnds = true
+	config.Machine.Facts = true
 	config.Cluster.Life = 1
 	s := &start{Loop: loop.New(config), t: t, directory: d, config: config}
 	if err := s.Restore(t.Context(), journal.Config{Files: d, RetryTime: time.Millisecond}); err != nil {
@@ -413,9 +413,9 @@ func TestSucceededTasksDecideAsBefore(t *testing.T) {
 	})
 }
 
-// A journal in which a graph cannot be decided as it was: its tasks fail and say why, and all else
+// A journal with rows that cannot be used: the tasks that need them fail and say why, and all else
 // goes on.
-func TestAGraphThatCannotBeBroughtBackFailsAlone(t *testing.T) {
+func TestATaskThatCannotBeBroughtBackFailsAlone(t *testing.T) {
 	d := newDirectory(t)
 	j, err := journal.Open(journal.Config{Files: d}, func(time.Time, journal.Record) error { return nil })
 	if err != nil {
@@ -423,39 +423,39 @@ func TestAGraphThatCannotBeBroughtBackFailsAlone(t *testing.T) {
 	}
 	const client, first = 7, 1<<32 + 1
 	now := time.Now()
-	submitted := func(graph ids.GraphID, number ids.TaskID, known []ids.TaskID, tasks ...sched.TaskSpec) {
-		s := &journal.Submitted{ID: graph, First: number, End: number + ids.TaskID(len(tasks)-len(known))}
-		s.Graph = sched.GraphSubmitted{Client: client, Ops: []sched.OpSpec{{Kind: sched.OpNative, Name: "op"}}, Tasks: tasks}
-		if len(known) > 0 {
-			for range s.End - s.First {
-				known = append(known, number)
-				number++
-			}
-			j.Append(now, &journal.Numbered{Tasks: known})
+	number := ids.TaskID(first)
+	put := func(graph ids.GraphID, op sched.OpSpec, key string, inputs ...ids.TaskID) ids.TaskID {
+		row := &sched.TasksPut{Graph: graph, Ops: []sched.OpSpec{op}, Tasks: []sched.TaskRow{{Task: number, Key: key, Inputs: uint32(len(inputs))}}}
+		for _, in := range inputs {
+			row.Inputs = append(row.Inputs, sched.InputRow{Task: in})
 		}
-		j.Append(now, s)
+		j.Append(now, row)
+		j.Append(now, &sched.HoldsPut{Holder: sched.Holder{Kind: sched.HolderClient, Number: client}, Tasks: []ids.TaskID{number}})
+		number++
+		return number - 1
 	}
-	task := func(key string, inputs ...string) sched.TaskSpec {
-		return sched.TaskSpec{Key: key, Hold: true, Inputs: inputs}
-	}
+	op := sched.OpSpec{Kind: sched.OpNative, Name: "op"}
 	j.Append(now, &journal.Begun{Cluster: "c", Life: 1, Starts: 1})
 	j.Append(now, &journal.ClientOpened{Client: client, Spec: schedapi.ClientSpec{Namespace: "n", TTL: time.Hour}})
-	submitted(1, first, nil, task("sound"))
-	submitted(2, first+1, nil, task("good"), task("bad", "good", "gone"))
-	submitted(3, first+3, nil, task("after", "bad"))
-	submitted(4, first+4, []ids.TaskID{first}, task("sound"), task("joins"))
-	submitted(5, first+5, []ids.TaskID{first - 1}, task("unknown"), task("joins none"))
-	submitted(6, first+6, nil, task("sound"), task("is known"))
-	j.Append(now, &sched.TaskEnded{Task: first, Attempt: 1, State: sched.TaskSucceeded})
-	j.Append(now, &sched.TaskEnded{Task: first + 2, Attempt: 1, State: sched.TaskSucceeded})
-	submitted(9, first+10, nil, task("last"))
+	j.Append(now, &sched.GraphPut{Graph: 1, Client: client, Namespace: "n", CreatedAt: now})
+	sound := put(1, op, "sound")
+	bad := put(1, op, "bad", first-1)
+	after := put(1, op, "after", bad, sound)
+	kind := put(1, sched.OpSpec{Kind: 99, Name: "op"}, "kind")
+	function := put(1, sched.OpSpec{Kind: sched.OpPythonPickle, Name: "f", Function: ids.FunctionHash{1}}, "function")
+	lost := put(2, op, "lost")
+	twice := put(1, op, "sound")
+	ended := put(1, op, "ended", bad)
+	j.Append(now, &sched.TasksEnded{State: sched.TaskSucceeded, Tasks: []sched.TaskRef{{Task: sound, Attempt: 1}}})
+	j.Append(now, &sched.TasksEnded{State: sched.TaskFailed, Err: &sched.TaskError{Reason: "R", Message: "its own"}, Tasks: []sched.TaskRef{{Task: ended, Attempt: 1}}})
+	last := put(1, op, "last")
 	if err := j.Close(); err != nil {
 		t.Fatal(err)
 	}
 	s := begin(t, d, loop.Config{})
 	w := s.join("w", nil)
 	for task, cause := range map[ids.TaskID]string{
-		first + 1: "needs gone", first + 2: "needs gone", first + 3: "needs gone", first + 5: "unknown", first + 6: "sound", first + 7: "sound",
+		bad: "is not recorded", after: "is not recorded", kind: "kind 99", function: "function", lost: "graph g2", twice: "the same key", ended: "its own",
 	} {
 		s.is(task, sched.TaskFailed)
 		s.must(s.Read(t.Context(), func(r schedapi.Reader) {
@@ -465,7 +465,7 @@ func TestAGraphThatCannotBeBroughtBackFailsAlone(t *testing.T) {
 			}
 		}))
 	}
-	for _, task := range []ids.TaskID{first, first + 4, first + 10} {
+	for _, task := range []ids.TaskID{sound, last} {
 		w.succeed(task)
 	}
 	before := s.keys()
@@ -473,7 +473,7 @@ func TestAGraphThatCannotBeBroughtBackFailsAlone(t *testing.T) {
 	if after := s.keys(); !slices.Equal(before, after) {
 		t.Errorf("after another restart there are %q, not %q", after, before)
 	}
-	if found, err := s.Hold(t.Context(), client, schedapi.TaskSet{Keys: []string{"last"}}); err != nil || found[0] != first+10 {
+	if found, err := s.Hold(t.Context(), client, schedapi.TaskSet{Keys: []string{"last"}}); err != nil || found[0] != last {
 		t.Errorf("the last task is %v, %v", found, err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/journal"
 	"github.com/millrace/millrace/server/members"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
@@ -199,6 +200,9 @@ func (l *Loop) sendFunction(s *session, hash ids.FunctionHash, again bool) {
 // dropFunction forgets a function that no task refers to, and orders the workers that have it to
 // forget it.
 func (l *Loop) dropFunction(hash ids.FunctionHash) {
+	if _, known := l.functions.Get(hash); known {
+		l.note(&journal.FunctionDeleted{Hash: hash})
+	}
 	for _, id := range l.functions.Drop(hash) {
 		s := l.sessionOf(id)
 		if s == nil {

@@ -33,7 +33,7 @@ func (m *Machine) clientOpened(ev ClientOpened) {
 	if c == nil {
 		ns := m.namespace(ev.Namespace)
 		ns.refs++
-		c = &client{id: ev.Client, ns: ns, prune: 16, holder: m.addHolder(holder{kind: holderClient, client: ev.Client})}
+		c = &client{id: ev.Client, ns: ns, prune: 16, holder: m.addHolder(holder{kind: HolderClient, id: uint64(ev.Client), client: ev.Client})}
 		m.clients[ev.Client] = c
 	}
 	c.ttl, c.worker = ev.TTL, ev.Worker
@@ -71,6 +71,7 @@ func (m *Machine) clientClosed(id ids.ClientID) {
 			m.dropGraph(g)
 		}
 	}
+	m.facts.put(&HolderDeleted{m.holders[c.holder].number()})
 	m.removeHolder(c.holder)
 	delete(m.clients, id)
 	m.unrefNamespace(c.ns)
@@ -121,7 +122,7 @@ func (m *Machine) holdAll(holder uint32, tasks []ids.TaskID) {
 			if isNew {
 				m.reruns = append(m.reruns, rerun{task: id})
 			}
-		} else if h := &m.holders[holder]; h.kind == holderClient && ended(t.state) {
+		} else if h := &m.holders[holder]; h.kind == HolderClient && ended(t.state) {
 			// NB: also if the client already holds the task. It may have lost the answer to its
 			// first call, and with it the earlier notification.
 			m.notifyOne(id, t, h.client)
@@ -143,9 +144,15 @@ func (m *Machine) datasetPublished(ev DatasetPublished) ([]ids.TaskID, *Error) {
 	if err != nil {
 		return nil, err
 	}
-	slot := m.addHolder(holder{kind: holderDataset})
+	old, replaced := m.datasets[ev.Dataset]
+	if replaced {
+		m.facts.put(&HolderDeleted{m.holders[old].number()})
+	}
+	slot := m.addHolder(holder{kind: HolderDataset, id: ev.Dataset})
 	m.holdAll(slot, tasks)
-	m.datasetUnpublished(DatasetUnpublished{Dataset: ev.Dataset})
+	if replaced {
+		m.removeHolder(old)
+	}
 	m.datasets[ev.Dataset] = slot
 	return tasks, nil
 }
@@ -153,6 +160,7 @@ func (m *Machine) datasetPublished(ev DatasetPublished) ([]ids.TaskID, *Error) {
 func (m *Machine) datasetUnpublished(ev DatasetUnpublished) {
 	if slot, ok := m.datasets[ev.Dataset]; ok {
 		delete(m.datasets, ev.Dataset)
+		m.facts.put(&HolderDeleted{m.holders[slot].number()})
 		m.removeHolder(slot)
 	}
 }

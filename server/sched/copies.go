@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"slices"
@@ -61,7 +62,7 @@ func (m *Machine) carryOut(effects []copies.Effect) {
 			m.emit(Effect{Kind: EffectRestart, Worker: e.Worker})
 		case copies.EffectOrder:
 			m.changedOrders = append(m.changedOrders, *e.Order)
-			if m.config.RecordEnds && len(m.changedOrders) == 1 {
+			if m.config.Facts && len(m.changedOrders) == 1 {
 				m.emit(Effect{Kind: EffectOrdersChanged})
 			}
 		case copies.EffectRebalanceEnded:
@@ -77,6 +78,11 @@ func (m *Machine) carryOut(effects []copies.Effect) {
 // copyOp is an op that does nothing. After it has run, its inputs are at its worker.
 const copyOp = "core.replicate"
 
+// copyKey begins the keys of tasks that the machine makes for copies.
+const copyKey = "millrace.copy/"
+
+func isCopyKey(key []byte) bool { return bytes.HasPrefix(key, []byte(copyKey)) }
+
 // copyTo makes a worker fetch an object by a new task. The task is assigned at once even if the
 // worker is busy: only the fetch matters, and inputs are fetched while other tasks run.
 func (m *Machine) copyTo(e copies.Effect) {
@@ -85,7 +91,7 @@ func (m *Machine) copyTo(e copies.Effect) {
 		Namespace: m.graphs[t.graph].ns.name, Name: e.Why,
 		Ops:     []OpSpec{{Kind: OpNative, Name: copyOp}},
 		Options: []Options{{Workers: []WorkerSelector{{Worker: e.Worker}}, Priority: math.MaxInt16}},
-		Tasks:   []TaskSpec{{Key: fmt.Sprintf("millrace.copy/%d", e.Copy), Options: 1, Inputs: []string{string(b.keyOf(t))}, Hold: true}},
+		Tasks:   []TaskSpec{{Key: fmt.Sprintf("%s%d", copyKey, e.Copy), Options: 1, Inputs: []string{string(b.keyOf(t))}, Hold: true}},
 	})
 	if err != nil {
 		m.tell(copies.CopyRefused{Copy: e.Copy, Why: err.Message})

@@ -65,14 +65,8 @@ const (
 	// EffectFreeSlot tells Worker that the attempt, which waits for other tasks, may give its slots
 	// to others: the assignments before this effect are what can run in them.
 	EffectFreeSlot
-	// EffectTaskEnded means that attempt Attempt of Task has ended in State, SUCCEEDED or FAILED,
-	// or that Task runs again (WAITING). It comes only if Config.RecordEnds is set.
-	EffectTaskEnded
-	// EffectGraphExpired means that the retention time of Graph, which is detached, is over. It
-	// comes only if Config.RecordEnds is set.
-	EffectGraphExpired
 	// EffectOrdersChanged means that orders of operators to drain workers have changed. At most one
-	// per step; Machine.ChangedOrders returns them. It comes only if Config.RecordEnds is set.
+	// per step; Machine.ChangedOrders returns them. It comes only if Config.Facts is set.
 	EffectOrdersChanged
 	// EffectTaskForgotten means that the record of Task is gone. Later messages about it are
 	// dropped.

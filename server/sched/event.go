@@ -46,13 +46,6 @@ type GraphSubmitted struct {
 	// means defaults.
 	Options []Options
 	Tasks   []TaskSpec
-	// FirstTask and NewGraph, if not 0, are the numbers that the first new task and a new graph
-	// get: those that they had when the submission was recorded. EndTask, if not 0, is the number
-	// after the last new task. Recorded, if not nil, has the number of each task; those below
-	// FirstTask were known before. The submission is refused if it would come out differently.
-	FirstTask, EndTask ids.TaskID
-	NewGraph           ids.GraphID
-	Recorded           []ids.TaskID
 	// CallerBytes is the memory, in bytes, that the caller itself holds for the submission. It
 	// counts against Config.MemoryBytes.
 	CallerBytes uint64

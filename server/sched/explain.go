@@ -173,7 +173,7 @@ func (m *Machine) nestedWork(w *worker) (held int, first string) {
 func (m *Machine) explainNesting(b *block, t *task) string {
 	for i := t.holders; i != 0; i = b.links[i].next {
 		h := &m.holders[b.links[i].value]
-		if h.kind != holderClient || m.clients[h.client] == nil || m.clients[h.client].worker == "" {
+		if h.kind != HolderClient || m.clients[h.client] == nil || m.clients[h.client].worker == "" {
 			continue
 		}
 		return fmt.Sprintf("; a task of worker %s has submitted this one, and may be waiting for it: %s", m.clients[h.client].worker, nestedRemedy)

@@ -41,6 +41,8 @@ type graph struct {
 	// dropped means that the graph is removed together with its last task.
 	dropped bool
 	emptied bool // in Machine.emptied
+	// endedBefore is the time at which it had ended before a restart, until one of its tasks runs.
+	endedBefore time.Time
 }
 
 // idRange is the half-open range of ids [first, end).
@@ -58,24 +60,14 @@ func (m *Machine) graphOf(id ids.GraphID) *graph {
 }
 
 func (m *Machine) newGraph(ev *GraphSubmitted, ns *namespace) *graph {
-	number := m.nextGraph
-	if ev.NewGraph != 0 {
-		number = ev.NewGraph
-	}
-	g := &graph{id: number, name: ev.Name, ns: ns, client: ev.Client, retention: ev.Retention, createdAt: m.now, prune: 16}
-	m.nextGraph = max(m.nextGraph, number+1)
+	g := m.placeGraph(&graph{id: m.nextGraph, name: ev.Name, ns: ns, client: ev.Client, retention: ev.Retention, createdAt: m.now, prune: 16})
+	m.nextGraph++
 	ns.refs++
-	if k := len(m.freeGraphs); k > 0 {
-		g.slot = m.freeGraphs[k-1]
-		m.freeGraphs = m.freeGraphs[:k-1]
-		m.graphs[g.slot] = g
-	} else {
-		g.slot = uint32(len(m.graphs))
-		m.graphs = append(m.graphs, g)
+	if m.facts.on {
+		m.facts.put(g.row())
 	}
-	m.graphIndex[g.id] = g.slot
 	if ev.Client == 0 {
-		g.holder = m.addHolder(holder{kind: holderGraph})
+		g.holder = m.addHolder(holder{kind: HolderGraph, id: uint64(g.id)})
 	} else {
 		c := m.clients[ev.Client]
 		c.graphs = append(c.graphs, g.id)
@@ -89,6 +81,20 @@ func (m *Machine) newGraph(ev *GraphSubmitted, ns *namespace) *graph {
 			c.graphs, c.prune = keep, 2*len(keep)+16
 		}
 	}
+	return g
+}
+
+// placeGraph gives a graph a slot.
+func (m *Machine) placeGraph(g *graph) *graph {
+	if k := len(m.freeGraphs); k > 0 {
+		g.slot = m.freeGraphs[k-1]
+		m.freeGraphs = m.freeGraphs[:k-1]
+		m.graphs[g.slot] = g
+	} else {
+		g.slot = uint32(len(m.graphs))
+		m.graphs = append(m.graphs, g)
+	}
+	m.graphIndex[g.id] = g.slot
 	return g
 }
 
@@ -199,9 +205,12 @@ func (m *Machine) flushGraphs() {
 		case g.active > 0:
 			g.endedAt, g.expiresAt = time.Time{}, time.Time{}
 		case g.endedAt.IsZero():
-			g.endedAt = m.now
+			if g.endedAt = g.endedBefore; g.endedAt.IsZero() {
+				g.endedAt = m.now
+				m.facts.put(&GraphEnded{Graph: g.id, At: m.now})
+			}
 			if g.holder != 0 {
-				g.expiresAt = m.now.Add(g.retention)
+				g.expiresAt = g.endedAt.Add(g.retention)
 				m.arm(timer{at: g.expiresAt, kind: timerRetention, id: uint64(g.id)})
 			}
 		}
@@ -242,12 +251,16 @@ func (m *Machine) removeGraph(g *graph) {
 	m.graphs[g.slot] = nil
 	m.freeGraphs = append(m.freeGraphs, g.slot)
 	m.unrefNamespace(g.ns)
+	m.facts.put(&GraphDeleted{Graph: g.id})
 	m.emit(Effect{Kind: EffectGraphRemoved, Graph: g.id})
 }
 
 // dropGraph ends the graph's own interest in its tasks: the holds of a detached graph, and the
 // tasks that run for their own sake. The graph is removed with its last task.
 func (m *Machine) dropGraph(g *graph) {
+	if !g.dropped {
+		m.facts.put(&GraphDropped{Graph: g.id})
+	}
 	g.dropped = true
 	m.touch(g.slot, g)
 	if g.holder != 0 {
@@ -268,9 +281,6 @@ func (m *Machine) retentionDue(id ids.GraphID) {
 	g := m.graphOf(id)
 	if g != nil && g.holder != 0 && !g.expiresAt.IsZero() && !g.expiresAt.After(m.now) {
 		m.dropGraph(g)
-		if m.config.RecordEnds {
-			m.emit(Effect{Kind: EffectGraphExpired, Graph: id})
-		}
 	}
 }
 
@@ -279,7 +289,7 @@ func (m *Machine) graphReleased(ev GraphReleased) *Error {
 	if g == nil {
 		return unknownGraph(ev.Graph)
 	}
-	if g.active > 0 && !ev.Cancel && !m.restart.replaying {
+	if g.active > 0 && !ev.Cancel {
 		return &Error{Kind: ErrGraphRunning, Object: g.id.String(),
 			Message: "graph " + g.id.String() + " has tasks that have not ended; wait for them, or release it with cancel"}
 	}

@@ -45,6 +45,12 @@ func (m *Machine) dataAwaited(id ids.TaskID) bool {
 	return len(m.lostData) > 0 && m.lostData[id].until.After(m.now)
 }
 
+// dataLost reports whether the bytes of a task were lost, and may come back.
+func (m *Machine) dataLost(id ids.TaskID) bool {
+	_, lost := m.lostData[id]
+	return lost
+}
+
 // forgetLostData removes the record of a task's lost data: the bytes are there, or are not awaited
 // any more.
 func (m *Machine) forgetLostData(id ids.TaskID) {

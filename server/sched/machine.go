@@ -40,6 +40,7 @@ type Machine struct {
 	epoch time.Time
 	out   []Effect
 	cause cause
+	facts facts
 
 	tasks  dir
 	nextID ids.TaskID
@@ -190,6 +191,7 @@ func New(c Config) *Machine {
 
 func (m *Machine) init() *Machine {
 	text, body, place := canonical(&Options{})
+	m.facts.on = m.config.Facts
 	m.options[0] = options{text: text, body: body, place: place, rank: rankOf(0), tasks: 1}
 	m.optionIndex[text] = 0
 	m.copier = copies.New(copies.Config{RescueTimeout: m.config.RescueTimeout, BytesPerSecond: m.config.DefaultBytesPerSecond}, tables{m})
@@ -262,14 +264,8 @@ func (m *Machine) Step(now time.Time, ev Event, out []Effect) []Effect {
 		}
 	case TimePassed:
 		m.timePassed()
-	case RestartBegan:
-		m.restartBegan()
-	case TaskEnded:
-		m.taskEnded(ev)
-	case GraphUnrestored:
-		return m.finishUnless(m.graphUnrestored(ev))
-	case RecordsReplayed:
-		m.recordsReplayed(ev)
+	case Loaded:
+		m.loaded(ev)
 	case RestartEnded:
 		m.restartEnded()
 	}
@@ -362,7 +358,11 @@ func (m *Machine) NextDeadline() (time.Time, bool) {
 const keptWork = 1 << 14
 
 func (m *Machine) begin(now time.Time, ev Event, out []Effect) {
+	m.checkLoading(ev)
 	m.now, m.out, m.cause, m.changedOrders = now, out, causeOf(ev), nil
+	if m.facts.rows = m.facts.rows[:0]; cap(m.facts.rows) > keptWork {
+		m.facts.rows = nil
+	}
 	if m.epoch.IsZero() {
 		m.epoch = now
 	}
@@ -462,7 +462,7 @@ func (m *Machine) emit(e Effect) { m.out = append(m.out, e) }
 // notify sends the task's state to the clients that hold the task.
 func (m *Machine) notify(id ids.TaskID, b *block, t *task) {
 	for i := t.holders; i != 0; i = b.links[i].next {
-		if h := &m.holders[b.links[i].value]; h.kind == holderClient {
+		if h := &m.holders[b.links[i].value]; h.kind == HolderClient {
 			m.emit(Effect{Kind: EffectNotify, Task: id, Client: h.client, State: t.state, Attempt: ids.Attempt(t.attempt)})
 		}
 	}
@@ -497,6 +497,9 @@ func (m *Machine) count(t *task, to TaskState) {
 	p.Counts[to]++
 	m.totals.Counts[from]--
 	m.totals.Counts[to]++
+	if to == TaskAssigned && m.restart.attempts > 0 {
+		g.endedBefore = time.Time{}
+	}
 	if from.unended() != to.unended() {
 		if to.unended() {
 			g.active++

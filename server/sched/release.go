@@ -41,7 +41,7 @@ func (r retry) includes(m *Machine, b *block, t *task) bool {
 // clientHolds reports whether a client holds a task.
 func (m *Machine) clientHolds(b *block, t *task) bool {
 	for i := t.holders; i != 0; i = b.links[i].next {
-		if m.holders[b.links[i].value].kind == holderClient {
+		if m.holders[b.links[i].value].kind == HolderClient {
 			return true
 		}
 	}
@@ -58,9 +58,6 @@ func (m *Machine) applyEnding(d ending) {
 	if d.from != 0 {
 		if _, p := m.lookup(d.from); p == nil || p.state != d.state {
 			return
-		}
-		if m.restart.replaying && d.state == TaskFailed {
-			return // Its own end is recorded, too, unless a worker had it.
 		}
 	}
 	if t.flags&flagPinned != 0 && !t.state.assigned() {
@@ -121,7 +118,7 @@ func (m *Machine) end(id ids.TaskID, b *block, t *task, state TaskState, err *Ta
 	t.missing = 0
 	m.keepError(id, err)
 	m.setState(id, t, state)
-	m.recordEnd(id, t)
+	m.putEnd(id, t, state, err)
 	var passed *TaskError
 	if state == TaskFailed {
 		m.totals.Failed++
@@ -160,6 +157,9 @@ func (m *Machine) clearTrouble(id ids.TaskID, t *task) {
 	m.dropTail(id)
 	if t.flags&flagTrouble != 0 {
 		t.flags &^= flagTrouble
+		if m.trouble[id].durable() {
+			m.putTrouble(id, new(trouble))
+		}
 		delete(m.trouble, id)
 	}
 }
@@ -194,7 +194,7 @@ func (m *Machine) runAgain(r rerun) {
 		return
 	}
 	m.setState(r.task, t, TaskWaiting)
-	m.recordEnd(r.task, t)
+	m.putAgain(r.task, t)
 	m.notify(r.task, b, t)
 	m.activate(b, t)
 	m.start(r.task, b, t, r.retry, 0)
@@ -340,6 +340,7 @@ func (m *Machine) forget(id ids.TaskID, b *block, t *task) {
 	if g.live--; g.live == 0 {
 		m.touch(t.graph, g)
 	}
+	m.putForgotten(id)
 	m.emit(Effect{Kind: EffectTaskForgotten, Task: id, Graph: g.id})
 	m.totals.HeldBytes -= t.heldBytes()
 	c := t.class

@@ -104,6 +104,7 @@ func (m *Machine) givenBack(id ids.TaskID, b *block, t *task, w *worker, ran boo
 	tr.avoid = w.id
 	if ran {
 		tr.reschedules++
+		m.putTrouble(id, tr)
 	}
 	if tr.reschedules <= maxReschedules {
 		m.requeue(id, b, t)
@@ -155,7 +156,7 @@ func (m *Machine) complete(id ids.TaskID, b *block, t *task, w *worker, bytes ui
 	p.RunTime += run
 	p.OutputBytes += bytes
 	m.setState(id, t, TaskSucceeded)
-	m.recordEnd(id, t)
+	m.putSuccess(id, b, t)
 	m.totals.Succeeded++
 	m.notify(id, b, t)
 	if active {
@@ -213,6 +214,7 @@ func (m *Machine) attemptFailed(r *Report, b *block, t *task, w *worker) {
 				delay = longestBackoff
 			}
 			tr.retries++
+			m.putTrouble(r.Task, tr)
 			tr.avoid = w.id
 			m.start(r.Task, b, t, retryNone, delay)
 			return

@@ -12,6 +12,8 @@ type requestLog struct {
 	index map[requestKey]answered
 	order []requestKey
 	tasks int
+	// removed counts the answers that were removed.
+	removed uint64
 }
 
 // requestKey identifies a request: its id, together with the client or, for a detached submission,
@@ -87,13 +89,38 @@ const (
 	keptRequestTasks = 2 << 20
 )
 
+// add adds an answer, or replaces the one that is there.
 func (l *requestLog) add(k requestKey, r answered) {
+	if old, known := l.index[k]; known {
+		l.tasks -= len(old.Tasks)
+	} else {
+		l.order = append(l.order, k)
+	}
 	l.index[k] = r
-	l.order = append(l.order, k)
 	l.tasks += len(r.Tasks)
 	for len(l.order) > 1 && (len(l.order) > keptRequests || l.tasks > keptRequestTasks) {
 		l.tasks -= len(l.index[l.order[0]].Tasks)
 		delete(l.index, l.order[0])
 		l.order = l.order[1:]
+		l.removed++
 	}
+}
+
+func (k requestKey) row(r answered) *RequestPut {
+	return &RequestPut{Client: k.client, Namespace: k.namespace, Request: k.request, Body: r.body, Graph: r.Graph, Tasks: r.Tasks, Joined: r.Joined, Failed: r.Failed}
+}
+
+// rows calls put for the answers from one on, which counts the removed ones, too. It returns the
+// next one, and false after the last.
+func (l *requestLog) rows(from uint64, put func(Row)) (next uint64, more bool) {
+	from = max(from, l.removed)
+	for tasks := 0; from < l.removed+uint64(len(l.order)); from++ {
+		if tasks > keptWork {
+			return from, true
+		}
+		k := l.order[from-l.removed]
+		put(k.row(l.index[k]))
+		tasks += len(l.index[k].Tasks) + 8
+	}
+	return from, false
 }

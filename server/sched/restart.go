@@ -1,26 +1,18 @@
 package sched
 
 import (
-	"fmt"
-	"math"
-	"time"
-
 	"github.com/millrace/millrace/internal/ids"
 )
 
-// A restart brings the machine back from the journal (ADR 24), in three parts:
+// A restart brings the machine back from its facts (ADR 29), in three parts:
 //
-//  1. RestartBegan. Then the machine gets the recorded events, with the times at which they
-//     happened first. There are no workers, so nothing is assigned.
-//  2. RecordsReplayed. Then the machine waits for the workers that were known. Old tasks stand by:
-//     a worker that is not back may run them, or have their objects. They are WAITING and are not
-//     assigned. An object that a worker has completes its task, and attempts that a worker still
-//     has are noted in returned. New tasks are assigned as soon as their inputs exist.
+//  1. Load, for each row. No decision is made.
+//  2. Loaded. Then the machine waits for the workers that were known. Old tasks stand by: a worker
+//     that is not back may run them, or have their objects. They are WAITING and are not assigned.
+//     An object that a worker has completes its task, and attempts that a worker still has are
+//     noted in returned. New tasks are assigned as soon as their inputs exist.
 //  3. RestartEnded. The noted attempts go on where they are, and all tasks that are left are
 //     assigned again.
-//
-// A recorded submission that is refused now, for whatever reason, stops no start: its tasks fail
-// (GraphUnrestored).
 //
 // Not all that happened is recorded. So a number of a task or an attempt that was given out and not
 // recorded is not given out again: both go on after a gap.
@@ -36,49 +28,19 @@ const (
 	restartAttempts = 1 << 12
 )
 
-// RestartBegan means that recorded events follow.
-type RestartBegan struct{}
-
-// RecordsReplayed means that all recorded events were given. Now the workers come back.
-type RecordsReplayed struct {
-	// Restarts counts the restarts of the scheduler with this journal, including this one.
-	Restarts uint64
-}
-
 // RestartEnded means that all workers that were known are back or lost.
 type RestartEnded struct{}
 
-// TaskEnded is the recorded end of a task: SUCCEEDED or FAILED, by this attempt. WAITING means that
-// the task runs again, because its object was lost or nobody had wanted it.
-type TaskEnded struct {
-	Task    ids.TaskID
-	Attempt ids.Attempt
-	State   TaskState
-	// Err is set if the state is FAILED.
-	Err *TaskError
-}
-
-// GraphUnrestored is a recorded submission that is refused now. Its new tasks fail with the cause.
-type GraphUnrestored struct {
-	GraphSubmitted
-	Cause string
-}
-
-func (RestartBegan) event()    {}
-func (RecordsReplayed) event() {}
-func (RestartEnded) event()    {}
-func (TaskEnded) event()       {}
-func (GraphUnrestored) event() {}
+func (RestartEnded) event() {}
 
 // restart is the state of a restart.
 type restart struct {
-	// running means that old tasks are not assigned; replaying, that events are recorded ones,
-	// which were accepted before and are accepted again.
-	running, replaying bool
-	// first is the number from which on tasks are new, once the records are replayed.
+	// loading is the state of the rows before Loaded; nil: none was loaded.
+	loading *loading
+	// running means that old tasks are not assigned.
+	running bool
+	// first is the number from which on tasks are new.
 	first ids.TaskID
-	// unrestored are the tasks of refused submissions. Their recorded ends do not count.
-	unrestored map[ids.TaskID]struct{}
 	// attempts is the number after which new attempts are numbered: 0 before the first restart.
 	attempts uint32
 	// returned are attempts that workers still have. They are resumed at their next report, or when
@@ -86,6 +48,10 @@ type restart struct {
 	returned map[ids.TaskID]returned
 	// data are the scattered objects that were there before the restart.
 	data []ids.TaskID
+	// unusable counts the tasks that could not be brought back; firstUnusable is the message of
+	// one.
+	unusable      int
+	firstUnusable string
 }
 
 // returned is an attempt that a worker has brought back.
@@ -94,90 +60,10 @@ type returned struct {
 	attempt uint32
 }
 
-func (m *Machine) restartBegan() {
-	m.restart.running, m.restart.replaying = true, true
-	m.restart.returned = make(map[ids.TaskID]returned)
-	m.restart.unrestored = make(map[ids.TaskID]struct{})
-}
-
 // standsBy reports whether a task is not to be assigned yet: it is older than the restart, and not
 // all workers are back that may have it.
 func (m *Machine) standsBy(id ids.TaskID) bool {
-	return m.restart.running && (m.restart.replaying || id < m.restart.first)
-}
-
-// recordsReplayed leaves the gaps in the numbers.
-func (m *Machine) recordsReplayed(ev RecordsReplayed) {
-	m.restart.replaying = false
-	m.restart.attempts = uint32(min(ev.Restarts*restartAttempts, math.MaxUint32-restartAttempts))
-	m.skipTo((m.nextID + restartTasks) | blockMask + 1)
-	m.restart.first = m.nextID
-	// order-free: each lease is extended independently.
-	for _, c := range m.clients {
-		c.expires = m.now.Add(c.ttl)
-	}
-}
-
-// NextTask returns the number that the next new task gets.
-func (m *Machine) NextTask() ids.TaskID { return m.nextID }
-
-// skipTo gives up the numbers of tasks before one.
-func (m *Machine) skipTo(next ids.TaskID) {
-	if next <= m.nextID {
-		return
-	}
-	if b := m.current; b != nil && uint64(next)>>blockBits != b.number {
-		m.retireCurrent()
-	}
-	m.nextID = next
-}
-
-// taskEnded notes a recorded end. A task that has succeeded stays WAITING or READY, in the attempt
-// that made its object, until a worker brings the object.
-func (m *Machine) taskEnded(ev TaskEnded) {
-	b, t := m.lookup(ev.Task)
-	if _, unrestored := m.restart.unrestored[ev.Task]; t == nil || unrestored {
-		return
-	}
-	if ev.State == TaskWaiting {
-		if t.flags&flagPinned != 0 && t.state.active() {
-			m.unpin(b, t)
-			m.start(ev.Task, b, t, retryNone, 0) // An input may have been cancelled.
-		}
-		return
-	}
-	if ev.State == TaskFailed {
-		if t.state.active() {
-			t.attempt = max(t.attempt, uint32(ev.Attempt))
-			if ev.Err == nil {
-				// It was forgotten in the step in which it failed.
-				ev.Err = &TaskError{Reason: "UNKNOWN", OriginKey: string(b.keyOf(t)), Message: "it failed before the scheduler was started again, and nothing needed it"}
-			}
-			m.end(ev.Task, b, t, TaskFailed, ev.Err)
-		}
-		return
-	}
-	if t.state == TaskFailed || t.state == TaskCancelled {
-		// It was under way when its input failed, and has succeeded nevertheless.
-		m.clearTrouble(ev.Task, t)
-		m.setState(ev.Task, t, TaskWaiting)
-		m.activate(b, t)
-		m.start(ev.Task, b, t, retryNone, 0)
-	}
-	if !t.state.active() {
-		return
-	}
-	t.attempt = max(t.attempt, uint32(ev.Attempt))
-	t.flags &^= flagRunHold
-	if t.undone() {
-		t.flags |= flagPinned
-		m.deactivate(b, t)
-	}
-	if m.ops[t.op].spec.Kind == OpData {
-		m.lostData[ev.Task] = lostData{name: "unknown", cause: "the scheduler was started again, and no worker brought them back", until: m.now.Add(1000 * time.Hour)}
-		m.restart.data = append(m.restart.data, ev.Task)
-	}
-	m.reconsider(ev.Task, t)
+	return m.restart.running && id < m.restart.first
 }
 
 // unpin takes the recorded success of a task back: it needs its inputs again.
@@ -310,103 +196,13 @@ func (m *Machine) restartEnded() {
 		}
 	}
 	m.arm(timer{at: until, kind: timerLostData})
-	m.restart.returned, m.restart.unrestored, m.restart.data = nil, nil, nil
+	m.restart.returned, m.restart.data = nil, nil
 }
 
-func differs(format string, args ...any) *Error {
-	return invalid("tasks", "it comes out differently: "+format, args...)
-}
-
-// graphUnrestored makes the new tasks of a refused submission, as scattered data, which nothing can
-// compute, and fails them. Joined tasks that are known are held.
-func (m *Machine) graphUnrestored(ev GraphUnrestored) *Error {
-	ns, holder := m.namespaces[ev.Namespace], uint32(0)
-	if ev.Client != 0 {
-		c := m.clients[ev.Client]
-		if c == nil {
-			return unknownClient(ev.Client) // Nobody is left who could ask for the tasks.
-		}
-		ns, holder = c.ns, c.holder
-	}
-	find := func(key string) ids.TaskID {
-		if ns == nil {
-			return 0
-		}
-		return ns.keys.find(m, key, hashKey(key))
-	}
-	lost := ev.GraphSubmitted
-	lost.RequestID, lost.Options, lost.EndTask = "", nil, 0
-	if g := m.graphOf(lost.Graph); lost.Graph != 0 && (g == nil || g.dropped || g.client != ev.Client) {
-		lost.Graph, lost.NewGraph = 0, lost.Graph
-	}
-	if m.graphOf(lost.NewGraph) != nil {
-		lost.NewGraph = 0
-	}
-	lost.Ops = make([]OpSpec, len(ev.Ops))
-	for i := range ev.Ops {
-		lost.Ops[i] = OpSpec{Kind: OpData, Name: ev.Ops[i].Name}
-	}
-	lost.Tasks, lost.Recorded = nil, []ids.TaskID{}
-	var joined []ids.TaskID
-	next := ev.FirstTask
-	for i := range ev.Tasks {
-		spec := TaskSpec{Key: ev.Tasks[i].Key, Op: ev.Tasks[i].Op, Hold: ev.Tasks[i].Hold}
-		known := find(spec.Key)
-		number := known
-		if ev.Recorded != nil {
-			number = ev.Recorded[i]
-		} else if known == 0 && next < ev.EndTask {
-			number = next
-			next++
-		}
-		if number < ev.FirstTask {
-			if _, t := m.lookup(number); t != nil && spec.Hold {
-				joined = append(joined, number)
-			}
-			continue
-		}
-		if known != 0 {
-			spec.Key = fmt.Sprintf("%.1000s (%s)", spec.Key, number)
-		}
-		lost.Tasks, lost.Recorded = append(lost.Tasks, spec), append(lost.Recorded, number)
-	}
-	result, err := m.submit(lost)
-	if err != nil {
-		return err
-	}
-	if ev.RequestID != "" {
-		request := requestKey{ev.Client, "", ev.RequestID}
-		if ev.Client == 0 {
-			request.namespace = ev.Namespace
-		}
-		m.requests.add(request, answered{SubmitResult{Graph: result.Graph, Tasks: ev.Recorded}, bodyOf(&ev.GraphSubmitted)})
-	}
-	if holder == 0 {
-		holder = m.graphOf(result.Graph).holder
-	}
-	if holder != 0 {
-		m.holdAll(holder, joined)
-	}
-	for i, id := range result.Tasks {
-		m.restart.unrestored[id] = struct{}{}
-		b, t := m.at(id)
-		m.end(id, b, t, TaskFailed, &TaskError{Reason: "OBJECT_LOST", OriginKey: lost.Tasks[i].Key, Message: fmt.Sprintf(
-			"task %s was accepted before the scheduler was started again, and cannot be brought back: %s; release it, and submit it again", lost.Tasks[i].Key, ev.Cause)})
-	}
-	return nil
-}
-
-// recordEnd reports the end of a task for the journal, or that an ended task runs again.
-func (m *Machine) recordEnd(id ids.TaskID, t *task) {
-	if m.config.RecordEnds && (t.state == TaskSucceeded || t.state == TaskFailed || t.state == TaskWaiting) {
-		m.emit(Effect{Kind: EffectTaskEnded, Task: id, Attempt: ids.Attempt(t.attempt), State: t.state})
-	}
-}
-
-// recordRerun records that a task which is recorded to have succeeded runs again, because no worker
-// has brought its object.
+// recordRerun reports that a task which is recorded to have succeeded runs again, because no worker
+// has brought its object. Scattered bytes may still come.
 func (m *Machine) recordRerun(id ids.TaskID, t *task) {
-	if m.config.RecordEnds && t.flags&flagPinned != 0 {
-		m.emit(Effect{Kind: EffectTaskEnded, Task: id, Attempt: ids.Attempt(t.attempt), State: TaskWaiting})
+	if t.flags&flagPinned != 0 && m.ops[t.op].spec.Kind != OpData {
+		m.putAgain(id, t)
 	}
 }

@@ -11,25 +11,69 @@ import (
 
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/server/sched"
+	"github.com/millrace/millrace/server/schedtest"
 )
 
-// restartWorld is a machine with simple workers, and the records that a journal would have.
+// restartWorld is a machine with simple workers, and the facts that a journal would have.
 type restartWorld struct {
-	t        *rapid.T
-	machine  *sched.Machine
-	now      time.Time
-	records  []recorded
-	clients  []ids.ClientID
-	workers  []*restartWorker
-	graphs   []ids.GraphID
-	keys     int
-	restarts uint64
-	runs     map[ids.TaskID]int // successful runs of each task
+	t       *rapid.T
+	machine *sched.Machine
+	now     time.Time
+	records []recorded
+	// request means that the next steps are requests, whose facts are durable before the answer.
+	requested bool
+	shot      *shot
+	clients   []ids.ClientID
+	workers   []*restartWorker
+	graphs    []ids.GraphID
+	keys      int
+	restarts  uint64
+	runs      map[ids.TaskID]int // successful runs of each task
 }
 
+// recorded are the facts of a step. durable means that they are those of a request.
 type recorded struct {
-	at    time.Time
-	event sched.Event
+	rows    []sched.Row
+	durable bool
+}
+
+// shot is a table that is taken in parts, between steps.
+type shot struct {
+	rows   []sched.Row
+	cursor uint64
+	// from is the number of records when it began.
+	from int
+}
+
+// load compares the machine sometimes with one that is loaded from all facts, or from a table that
+// was taken in parts and the facts since the first of them.
+func (w *restartWorld) load() {
+	since := func(from int) (rows []sched.Row) {
+		for _, r := range w.records[from:] {
+			rows = append(rows, r.rows...)
+		}
+		return rows
+	}
+	compare := func(what string, rows []sched.Row) {
+		if err := schedtest.CompareLoaded(w.machine, w.config(), w.now, rows); err != nil {
+			w.t.Fatalf("loaded from %s: %v", what, err)
+		}
+	}
+	switch choice := rapid.IntRange(0, 9).Draw(w.t, "load"); {
+	case choice == 0:
+		compare("all facts", since(0))
+	case choice < 5 && w.shot == nil:
+		w.shot = &shot{from: len(w.records)}
+		for _, id := range w.clients {
+			w.shot.rows = append(w.shot.rows, &sched.ClientOpened{Client: id, Namespace: "default", TTL: time.Hour})
+		}
+	case choice < 5:
+		next, more := w.machine.Rows(w.shot.cursor, func(r sched.Row) { w.shot.rows = append(w.shot.rows, r) })
+		if w.shot.cursor = next; !more {
+			compare("a table and the facts since then", append(w.shot.rows, since(w.shot.from)...))
+			w.shot = nil
+		}
+	}
 }
 
 type restartWorker struct {
@@ -38,7 +82,7 @@ type restartWorker struct {
 	running map[sched.TaskRef]bool
 }
 
-func (w *restartWorld) config() sched.Config { return sched.Config{RecordEnds: true, DataGrace: -1} }
+func (w *restartWorld) config() sched.Config { return sched.Config{Facts: true, DataGrace: -1} }
 
 // step gives the machine an event and lets the workers obey.
 func (w *restartWorld) step(event sched.Event) {
@@ -46,8 +90,17 @@ func (w *restartWorld) step(event sched.Event) {
 	w.obey(w.machine.Step(w.now, event, nil))
 }
 
-func (w *restartWorld) record(event sched.Event) {
-	w.records = append(w.records, recorded{w.now, event})
+// asked makes the facts of a request durable.
+func (w *restartWorld) asked(request func()) {
+	w.requested = true
+	request()
+	w.requested = false
+}
+
+func (w *restartWorld) record(rows ...sched.Row) {
+	if len(rows) > 0 {
+		w.records = append(w.records, recorded{slices.Clone(rows), w.requested})
+	}
 }
 
 func (w *restartWorld) worker(id ids.WorkerID) *restartWorker {
@@ -61,6 +114,7 @@ func (w *restartWorld) worker(id ids.WorkerID) *restartWorker {
 
 func (w *restartWorld) obey(effects []sched.Effect) {
 	var keeps []sched.Effect
+	w.record(w.machine.Facts()...)
 	for _, e := range effects {
 		x := w.worker(e.Worker)
 		switch e.Kind {
@@ -78,12 +132,6 @@ func (w *restartWorld) obey(effects []sched.Effect) {
 			}
 		case sched.EffectKeep:
 			keeps = append(keeps, e)
-		case sched.EffectTaskEnded:
-			ended := sched.TaskEnded{Task: e.Task, Attempt: e.Attempt, State: e.State}
-			if update, ok := w.machine.UpdateOf(e.Task); ok {
-				ended.Err = update.Err
-			}
-			w.record(ended)
 		default:
 		}
 	}
@@ -102,6 +150,9 @@ func (w *restartWorld) submit() {
 	if len(w.clients) > 0 && rapid.Bool().Draw(t, "of a client") {
 		ev.Client = rapid.SampledFrom(w.clients).Draw(t, "client")
 	}
+	if rapid.Bool().Draw(t, "repeatable") {
+		ev.RequestID = fmt.Sprint("r", w.keys)
+	}
 	first := w.keys
 	for range rapid.IntRange(1, 8).Draw(t, "tasks") {
 		spec := sched.TaskSpec{Key: fmt.Sprint("k", w.keys), Hold: rapid.Bool().Draw(t, "hold")}
@@ -119,14 +170,11 @@ func (w *restartWorld) submit() {
 		ev.Tasks = append(ev.Tasks, spec)
 		w.keys++
 	}
-	next := w.machine.NextTask()
 	w.now = w.now.Add(time.Millisecond)
 	result, effects, err := w.machine.Submit(w.now, ev, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ev.FirstTask, ev.NewGraph = next, result.Graph
-	w.record(ev)
 	w.graphs = append(w.graphs, result.Graph)
 	w.obey(effects)
 }
@@ -191,7 +239,8 @@ func (w *restartWorld) register(x *restartWorker) {
 	w.step(ev)
 }
 
-// restart replays the records on a new machine, except for the last ends, which are lost. All
+// restart loads the facts into a new machine, except for the last ones that no request made, which
+// are lost. All
 // workers come back to it.
 func (w *restartWorld) restart() {
 	t := w.t
@@ -199,7 +248,7 @@ func (w *restartWorld) restart() {
 	lost := 0
 	if rapid.Bool().Draw(t, "lose ends") {
 		for n := len(w.records); lost < n; lost++ {
-			if _, ended := w.records[n-1-lost].event.(sched.TaskEnded); !ended {
+			if w.records[n-1-lost].durable {
 				break
 			}
 		}
@@ -214,12 +263,15 @@ func (w *restartWorld) restart() {
 		}
 	}
 	w.machine = sched.New(w.config())
-	w.machine.Step(w.now, sched.RestartBegan{}, nil)
+	w.machine.SetTime(w.now)
 	for _, r := range w.records {
-		w.machine.Step(r.at, r.event, nil)
+		for _, row := range r.rows {
+			w.machine.Load(row)
+		}
 	}
+	w.shot = nil
 	w.restarts++
-	w.step(sched.RecordsReplayed{Restarts: w.restarts})
+	w.asked(func() { w.step(sched.Loaded{Restarts: w.restarts}) })
 	if after := known(w.machine); lost == 0 && !maps.Equal(before, after) {
 		t.Fatalf("before the restart the machine knew\n%v\nand after it\n%v", before, after)
 	}
@@ -237,9 +289,9 @@ func (w *restartWorld) restart() {
 	}
 }
 
-// A machine that is brought back from records knows the same tasks with the same holders as before,
+// A machine that is brought back from facts knows the same tasks with the same holders as before,
 // finds all objects that workers hold, and ends all tasks.
-func TestAMachineComesBackFromItsRecords(t *testing.T) {
+func TestAMachineComesBackFromItsFacts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &restartWorld{t: t, now: time.Unix(1000, 0), runs: map[ids.TaskID]int{}}
 		w.machine = sched.New(w.config())
@@ -250,34 +302,36 @@ func TestAMachineComesBackFromItsRecords(t *testing.T) {
 		}
 		opened := 0
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			w.load()
 			switch rapid.SampledFrom([]string{"open", "submit", "submit", "end", "end", "end", "end", "release", "hold", "cancel", "retry", "graph", "close", "lose", "restart"}).Draw(t, "step") {
 			case "open":
 				ev := sched.ClientOpened{Client: ids.ClientID(opened + 1), Namespace: "default", TTL: time.Hour}
-				w.step(ev)
-				w.record(ev)
+				w.asked(func() {
+					w.record(&ev)
+					w.step(ev)
+				})
 				w.clients = append(w.clients, ev.Client)
 				opened++
 			case "submit":
-				w.submit()
+				w.asked(w.submit)
 			case "end":
 				w.end(rapid.SampledFrom(w.workers).Draw(t, "worker"))
 			case "release", "hold", "retry", "cancel":
-				w.request()
+				w.asked(w.request)
 			case "graph":
 				if len(w.graphs) > 0 {
 					ev := sched.GraphReleased{Graph: rapid.SampledFrom(w.graphs).Draw(t, "graph"), Cancel: rapid.Bool().Draw(t, "cancel")}
-					effects, err := w.machine.ReleaseGraph(w.now, ev, nil)
-					if err == nil {
-						w.record(ev)
-					}
-					w.obey(effects)
+					effects, _ := w.machine.ReleaseGraph(w.now, ev, nil) // A graph that runs is not released without cancel.
+					w.asked(func() { w.obey(effects) })
 				}
 			case "close":
 				if n := len(w.clients); n > 0 {
 					ev := sched.ClientClosed{Client: w.clients[n-1]}
 					w.clients = w.clients[:n-1]
-					w.record(ev)
-					w.step(ev)
+					w.asked(func() {
+						w.record(&ev)
+						w.step(ev)
+					})
 				}
 			case "lose":
 				x := rapid.SampledFrom(w.workers).Draw(t, "worker")
@@ -321,28 +375,16 @@ func (w *restartWorld) request() {
 	}
 	client := rapid.SampledFrom(w.clients).Draw(w.t, "client")
 	some := []ids.TaskID{rapid.SampledFrom(tasks).Draw(w.t, "task")}
-	var event sched.Event
-	var refused *sched.Error
 	var effects []sched.Effect
 	switch rapid.IntRange(0, 3).Draw(w.t, "request") {
 	case 0:
-		event = sched.TasksReleased{Client: client, Tasks: some}
-		effects = w.machine.Step(w.now, event, nil)
+		effects = w.machine.Step(w.now, sched.TasksReleased{Client: client, Tasks: some}, nil)
 	case 1:
-		ev := sched.TasksHeld{Client: client, Tasks: some}
-		event = ev
-		_, effects, refused = w.machine.Hold(w.now, ev, nil)
+		effects = w.machine.Step(w.now, sched.TasksHeld{Client: client, Tasks: some}, nil)
 	case 2:
-		ev := sched.TasksCancelled{Client: client, Tasks: some, Force: true}
-		event = ev
-		_, effects, refused = w.machine.Cancel(w.now, ev, nil)
+		effects = w.machine.Step(w.now, sched.TasksCancelled{Client: client, Tasks: some, Force: true}, nil)
 	default:
-		ev := sched.TasksRetried{Tasks: some}
-		event = ev
-		_, effects, refused = w.machine.Retry(w.now, ev, nil)
-	}
-	if refused == nil {
-		w.record(event)
+		effects = w.machine.Step(w.now, sched.TasksRetried{Tasks: some}, nil)
 	}
 	w.obey(effects)
 }

@@ -76,6 +76,7 @@ func (m *Machine) silentEnded(ev WorkerEnded) {
 		if !x.counted {
 			tr.kills++
 			tr.causes = append(tr.causes, "worker "+x.worker+": "+ev.Cause)
+			m.putTrouble(id, tr)
 		}
 		if !m.poisonous(tr) {
 			continue

@@ -64,10 +64,6 @@ func (m *Machine) submit(ev GraphSubmitted) (SubmitResult, *Error) {
 	if ns == nil {
 		ns = m.namespace(ev.Namespace)
 	}
-	if _, taken := m.graphIndex[ev.NewGraph]; taken {
-		return SubmitResult{}, differs("graph %s is there already", ev.NewGraph)
-	}
-	m.skipTo(ev.FirstTask)
 	s := submission{m: m, ev: &ev, ns: ns, first: m.nextID, nested: ev.Client != 0 && m.clients[ev.Client].worker != ""}
 	err := s.prepare()
 	if err != nil {
@@ -82,7 +78,11 @@ func (m *Machine) submit(ev GraphSubmitted) (SubmitResult, *Error) {
 	}
 	result := s.apply(g, holder)
 	if ev.RequestID != "" {
-		m.requests.add(request, answered{result, s.body.end(&ev)})
+		body := s.body.end(&ev)
+		m.requests.add(request, answered{result, body})
+		if m.facts.on {
+			m.facts.put(request.row(answered{result, body}))
+		}
 	}
 	m.reportUnused(ev.Ops)
 	return result, nil
@@ -156,9 +156,6 @@ func (s *submission) prepare() *Error {
 		}
 		s.entered++
 	}
-	if ev.EndTask != 0 && m.nextID != ev.EndTask {
-		return differs("task %s comes next, and not %s", m.nextID, ev.EndTask)
-	}
 	if err := s.joinedTwice(); err != nil {
 		return err
 	}
@@ -201,15 +198,9 @@ func (s *submission) enter(spec *TaskSpec) *Error {
 		if id >= s.first {
 			return duplicateKey(spec.Key)
 		}
-		if r := s.ev.Recorded; r != nil && r[s.entered] != id {
-			return differs("the key %s is that of %s, and was that of %s", spec.Key, id, r[s.entered])
-		}
 		s.joined++
 		sc.ids = append(sc.ids, id)
 		return nil
-	}
-	if r := s.ev.Recorded; r != nil {
-		m.skipTo(r[s.entered])
 	}
 	id := m.nextID
 	b := m.current
@@ -222,9 +213,6 @@ func (s *submission) enter(spec *TaskSpec) *Error {
 				id = (id | blockMask) + 1
 			}
 		}
-	}
-	if r := s.ev.Recorded; r != nil && r[s.entered] != id {
-		return differs("the task with the key %s would be %s, and was %s", spec.Key, id, r[s.entered])
 	}
 	if b == nil {
 		b = m.tasks.add(uint64(id)>>blockBits, m.now)
@@ -260,7 +248,7 @@ func (s *submission) enter(spec *TaskSpec) *Error {
 	m.totals.HeldBytes += t.heldBytes()
 	s.ns.keys.insert(m, hash, id)
 	sc.ids = append(sc.ids, id)
-	if m.totals.HeldBytes > s.most && !m.restart.replaying {
+	if m.totals.HeldBytes > s.most {
 		return m.noMemory(s.ev, s.held)
 	}
 	return nil
@@ -366,7 +354,7 @@ func (s *submission) checkFit() *Error {
 	for _, o := range sc.opts {
 		hasty = hasty || m.options[o].NoWait
 	}
-	for i := 0; hasty && !m.restart.replaying && i < len(s.ev.Tasks); i++ {
+	for i := 0; hasty && i < len(s.ev.Tasks); i++ {
 		id := sc.ids[i]
 		_, t := m.at(id)
 		if id < s.first || !m.options[t.options].NoWait || m.ops[t.op].spec.Kind == OpData {
@@ -480,10 +468,15 @@ func (s *submission) apply(g *graph, clientHolder uint32) SubmitResult {
 	if n > 0 {
 		m.addRange(g, s.first, m.nextID)
 	}
+	row, put := s.putTasks(g), 0
 	for i := range ev.Tasks {
 		id := sc.ids[i]
 		_, t := m.at(id)
 		s.want(g, clientHolder, id, t, ev.Tasks[i].Hold)
+		if row != nil && id >= s.first {
+			row.Tasks[put].RunHold = t.flags&flagRunHold != 0
+			put++
+		}
 		if id >= s.first && t.missing == 0 && t.state == TaskWaiting && m.ops[t.op].spec.Kind != OpData && !m.standsBy(id) {
 			m.setState(id, t, TaskReady)
 		}
@@ -538,11 +531,13 @@ func (s *submission) renew() (unheld, failed []ids.TaskID) {
 			m.clearTrouble(id, t)
 			m.forgetLostData(id)
 			m.setState(id, t, TaskWaiting)
+			m.putAgain(id, t)
 			m.notify(id, b, t)
 			m.reconsider(id, t)
 		case t.state == TaskCancelled:
 			m.clearTrouble(id, t)
 			m.setState(id, t, TaskReleased)
+			m.putAgain(id, t)
 			m.reconsider(id, t)
 		case t.state == TaskFailed && m.clientHolds(b, t):
 			failed = append(failed, id)
@@ -587,6 +582,9 @@ func (s *submission) want(g *graph, clientHolder uint32, id ids.TaskID, t *task,
 		// The graph of a joined task may have no owner left that could end this.
 		if own := m.graphs[t.graph]; own.client != 0 && !own.dropped {
 			t.flags |= flagRunHold
+			if id < s.first {
+				m.putRunHold(id)
+			}
 		}
 	}
 	if t.state == TaskReleased && t.wanted() {

@@ -257,21 +257,16 @@ func (m *Machine) unrefNamespace(n *namespace) {
 	}
 }
 
-// holderKind is the kind of a holder.
-type holderKind uint8
-
-const (
-	holderClient holderKind = iota + 1
-	holderDataset
-	holderGraph
-)
-
 // holder keeps the objects of a set of tasks wanted.
 type holder struct {
-	kind   holderKind
+	kind HolderKind
+	// id is the number of the client, dataset or graph. client is that of a client.
+	id     uint64
 	client ids.ClientID
 	held   taskSet
 }
+
+func (h *holder) number() Holder { return Holder{h.kind, h.id} }
 
 func (m *Machine) addHolder(h holder) uint32 {
 	if k := len(m.freeHolders); k > 0 {
@@ -287,7 +282,7 @@ func (m *Machine) addHolder(h holder) uint32 {
 // removeHolder ends all holds of a holder, in order of task ids, and frees its slot.
 func (m *Machine) removeHolder(i uint32) {
 	for _, id := range m.holders[i].held.members(nil) {
-		m.unhold(i, id)
+		m.endHold(i, id)
 	}
 	m.holders[i] = holder{}
 	m.freeHolders = append(m.freeHolders, i)
@@ -300,10 +295,21 @@ func (m *Machine) hold(i uint32, id ids.TaskID) bool {
 	}
 	b, t := m.at(id)
 	b.push(&t.holders, i)
+	m.putHold(i, id)
 	return true
 }
 
+// unhold ends a hold and reports whether there was one.
 func (m *Machine) unhold(i uint32, id ids.TaskID) bool {
+	if !m.endHold(i, id) {
+		return false
+	}
+	m.putUnhold(i, id)
+	return true
+}
+
+// endHold is unhold for a hold whose end is not reported, because its holder's is.
+func (m *Machine) endHold(i uint32, id ids.TaskID) bool {
 	if !m.holders[i].held.remove(id) {
 		return false
 	}

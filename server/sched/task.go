@@ -189,7 +189,12 @@ func (d *dir) block(n uint64) *block {
 	return leaf.blocks[n&(1<<dirBits-1)]
 }
 
+// add adds a block of new tasks, which are submitted now.
 func (d *dir) add(n uint64, now time.Time) *block {
+	if leaf := n >> dirBits; leaf < d.trimmed {
+		d.leaves = append(make([]*dirLeaf, d.trimmed-leaf), d.leaves...)
+		d.trimmed = leaf
+	}
 	for n>>dirBits-d.trimmed >= uint64(len(d.leaves)) {
 		d.leaves = append(d.leaves, nil)
 	}
@@ -204,7 +209,7 @@ func (d *dir) add(n uint64, now time.Time) *block {
 	} else {
 		b = new(block)
 	}
-	b.number, b.base = n, now
+	b.number, b.base = n, now.Add(-time.Duration(now.Nanosecond()%1e6)) // whole milliseconds
 	if len(b.edges) == 0 {
 		b.edges = append(b.edges, edge{})
 	}

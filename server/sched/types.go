@@ -52,8 +52,8 @@ type Config struct {
 	// DetailBytes bounds the tracebacks and exceptions of failed tasks, TailBytes the last output
 	// of tasks. The oldest are dropped first. Default 256 MiB and 64 MiB.
 	DetailBytes, TailBytes uint64
-	// RecordEnds asks for EffectTaskEnded.
-	RecordEnds bool
+	// Facts asks for Machine.Facts.
+	Facts bool
 	// ChainBytes is the size from which an object is sent along a broadcast chain; see chain.go.
 	// Default 64 MiB.
 	ChainBytes uint64

@@ -351,6 +351,7 @@ const maxEarlyKills = 100
 func (m *Machine) noteKilledEarly(id ids.TaskID, b *block, t *task, cause string, w *worker) bool {
 	tr := m.troubleOf(id, t)
 	tr.early++
+	m.putTrouble(id, tr)
 	if tr.early < maxEarlyKills {
 		return false
 	}
@@ -445,6 +446,7 @@ func (m *Machine) blame(id ids.TaskID, b *block, t *task, cause string, w *worke
 	}
 	tr.causes = append(tr.causes, cause)
 	tr.avoid = w.id
+	m.putTrouble(id, tr)
 	if !m.poisonous(tr) {
 		return false
 	}

@@ -68,10 +68,6 @@ func formatEffect(m *sched.Machine, e sched.Effect, name func(ids.TaskID) string
 		return fmt.Sprintf("accept %s %s at %s", task, e.Attempt, e.Worker)
 	case sched.EffectFreeSlot:
 		return fmt.Sprintf("free slot of %s %s at %s", task, e.Attempt, e.Worker)
-	case sched.EffectTaskEnded:
-		return fmt.Sprintf("ended %s %s: %s", task, e.Attempt, e.State)
-	case sched.EffectGraphExpired:
-		return fmt.Sprintf("expired %s", e.Graph)
 	case sched.EffectOrdersChanged:
 		return fmt.Sprintf("orders %+v", m.ChangedOrders())
 	case sched.EffectTaskForgotten:

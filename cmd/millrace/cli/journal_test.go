@@ -81,17 +81,12 @@ func written(t *testing.T) string {
 	for _, r := range []journal.Record{
 		&journal.Begun{Cluster: "c1", Life: 7, Starts: 1},
 		&journal.ClientOpened{Client: 4, Spec: schedapi.ClientSpec{Name: "a client", Namespace: "default", TTL: time.Minute}},
-		&journal.Submitted{Submission: schedapi.Submission{
-			Graph: sched.GraphSubmitted{
-				Client: 4, Name: "etl", Namespace: "default", Options: []sched.Options{{Resources: map[string]float64{"gpu": 1}}},
-				Tasks: []sched.TaskSpec{{Key: "load\x1b[2J", Arguments: []byte("secret-argument")}, {Key: "big", Arguments: bytes.Repeat([]byte("secret"), 20000), Inputs: []string{"load\x1b[2J"}}},
-			},
-			Functions: []schedapi.Function{{Payload: []byte("secret-function"), Language: "python"}},
-		}, ID: 9, First: 100, End: 102},
-		&sched.TasksHeld{Client: 4, Tasks: []ids.TaskID{100, 101}},
-		&sched.TaskEnded{Task: 100, Attempt: 1, State: sched.TaskSucceeded},
-		&sched.TaskEnded{Task: 101, Attempt: 1, State: sched.TaskFailed, Err: &sched.TaskError{Reason: "TASK_FAILED", Message: "no disk", LogTail: "secret-log"}},
-		&sched.TaskEnded{Task: 7, Attempt: 1, State: sched.TaskSucceeded},
+		&sched.GraphPut{Graph: 9, Client: 4, Name: "etl", Namespace: "default"},
+		&sched.TasksPut{Graph: 9, Options: []sched.Options{{Resources: map[string]float64{"gpu": 1}}}, Inputs: []sched.InputRow{{Task: 100}},
+			Tasks: []sched.TaskRow{{Task: 100, Key: "load\x1b[2J", Arguments: []byte("secret-argument")}, {Task: 101, Key: "big", Arguments: bytes.Repeat([]byte("secret"), 20000), Inputs: 1}}},
+		&sched.HoldsPut{Holder: sched.Holder{Kind: sched.HolderClient, Number: 4}, Tasks: []ids.TaskID{100, 101}},
+		&sched.TasksEnded{State: sched.TaskFailed, Tasks: []sched.TaskRef{{Task: 101, Attempt: 1}}, Err: &sched.TaskError{Reason: "TASK_FAILED", Message: "no disk", LogTail: "secret-log"}},
+		&sched.TasksEnded{State: sched.TaskSucceeded, Tasks: []sched.TaskRef{{Task: 7, Attempt: 1}}},
 	} {
 		if err := j.Wait(t.Context(), j.Append(at, r)); err != nil {
 			t.Fatal(err)
@@ -111,11 +106,11 @@ func TestAJournalIsShown(t *testing.T) {
 	}
 	const want = `2026-11-28T12:00:00.000Z  1  begun cluster=c1 life=7 starts=1
 2026-11-28T12:00:00.000Z  2  client_opened client=c4 name="a client" namespace=default ttl=1m0s
-2026-11-28T12:00:00.000Z  3  submitted client=c4 name=etl namespace=default options=(1 items) tasks=(2 items) functions=(1 items) id=g9 first=t100 end=t102
-2026-11-28T12:00:00.000Z  4  tasks_held client=c4 tasks=[t100 t101]
-2026-11-28T12:00:00.000Z  5  task_ended task=t100 attempt=a1 state=SUCCEEDED
-2026-11-28T12:00:00.000Z  6  task_ended task=t101 attempt=a1 state=FAILED reason=TASK_FAILED message="no disk"
-2026-11-28T12:00:00.000Z  7  task_ended task=t7 attempt=a1 state=SUCCEEDED
+2026-11-28T12:00:00.000Z  3  graph_put graph=g9 client=c4 name=etl namespace=default
+2026-11-28T12:00:00.000Z  4  tasks_put graph=g9 options=(1 items) tasks=(2 items) inputs=(1 items)
+2026-11-28T12:00:00.000Z  5  holds_put holder=c4 tasks=[t100 t101]
+2026-11-28T12:00:00.000Z  6  tasks_ended state=FAILED tasks=(1 items) reason=TASK_FAILED message="no disk"
+2026-11-28T12:00:00.000Z  7  tasks_ended state=SUCCEEDED tasks=(1 items)
 `
 	if out != want {
 		t.Errorf("got\n%s, want\n%s", out, want)
@@ -132,22 +127,21 @@ func TestAJournalIsShown(t *testing.T) {
 	out, err = commandLine(t, "journal", "show", directory, "--json")
 	var all struct {
 		Records []struct {
-			Kind, ID string
-			Batch    int
-			Graph    struct {
-				Tasks []struct {
-					Key       string
-					Arguments map[string]int
-					Inputs    []string
-				}
-			}
+			Kind, Graph string
+			Batch       int
+			Tasks       []any
 		}
 	}
 	if err := errors.Join(err, json.Unmarshal([]byte(out), &all)); err != nil || len(all.Records) != 7 {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	if r := all.Records[2]; r.Kind != "submitted" || r.ID != "g9" || r.Batch != 3 || len(r.Graph.Tasks) != 2 || r.Graph.Tasks[1].Arguments["bytes"] != 120000 || len(r.Graph.Tasks[1].Inputs) != 1 {
-		t.Errorf("%+v", r)
+	r := all.Records[3]
+	if r.Kind != "tasks_put" || r.Graph != "g9" || r.Batch != 4 || len(r.Tasks) != 2 {
+		t.Fatalf("%+v", r)
+	}
+	task, _ := r.Tasks[1].(map[string]any)
+	if arguments, _ := task["arguments"].(map[string]any); arguments["bytes"] != 120000.0 || task["inputs"] != 1.0 {
+		t.Errorf("%+v", task)
 	}
 	if strings.Contains(out, "secret") {
 		t.Errorf("it has secrets: %s", out)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/server/journal"
+	"github.com/millrace/millrace/server/sched"
 )
 
 func (a *app) journalShow() *cobra.Command {
@@ -120,7 +121,7 @@ func (a *app) showJSON() (show func(journal.Entry) error, end func() error) {
 	return show, end
 }
 
-// kindOf is the name of a record's type: TasksHeld is tasks_held.
+// kindOf is the name of a record's type: HoldsPut is holds_put.
 func kindOf(r journal.Record) string { return snake(reflect.TypeOf(r).Elem().Name()) }
 
 func snake(name string) string {
@@ -273,13 +274,20 @@ func jsonOf(value any) any {
 type filter struct {
 	graph  ids.GraphID
 	client ids.ClientID
-	// made are the tasks that the graph made: their first number, and the one behind the last.
+	// made are the tasks of the graph: their first number, and the one behind the last.
 	made [][2]ids.TaskID
 }
 
 func (f *filter) has(r journal.Record) bool {
-	if s, ok := r.(*journal.Submitted); ok && f.graph != 0 && s.ID == f.graph {
-		f.made = append(f.made, [2]ids.TaskID{s.First, s.End})
+	if put, ok := r.(*sched.TasksPut); ok && f.graph != 0 && put.Graph == f.graph {
+		for i := range put.Tasks {
+			id := put.Tasks[i].Task
+			if n := len(f.made); n > 0 && f.made[n-1][1] == id {
+				f.made[n-1][1]++
+			} else {
+				f.made = append(f.made, [2]ids.TaskID{id, id + 1})
+			}
+		}
 	}
 	v := reflect.ValueOf(r).Elem()
 	graph := f.graph == 0 || names(v, func(x any) bool {
@@ -298,6 +306,9 @@ func (f *filter) has(r journal.Record) bool {
 func names(v reflect.Value, sought func(any) bool) bool {
 	switch v.Kind() {
 	case reflect.Struct:
+		if h, is := v.Interface().(sched.Holder); is {
+			return h.Kind == sched.HolderClient && sought(ids.ClientID(h.Number)) || h.Kind == sched.HolderGraph && sought(ids.GraphID(h.Number))
+		}
 		for i := range v.NumField() {
 			if v.Type().Field(i).IsExported() && names(v.Field(i), sought) {
 				return true
