@@ -87,7 +87,9 @@ function Figures({ now }: { now: Summary }) {
   const t = (state: string) => now.tasks[state] ?? 0;
   const waiting = t("waiting") + t("ready");
   const running = t("assigned") + t("running") + t("rescuing");
-  const done = t("succeeded") + t("released");
+  // Totals do not have tasks that were forgotten; the sums of functions do, as in the table below.
+  const ended = (now.groups ?? []).reduce((sum, g) => sum + g.done + g.released, 0);
+  const done = Math.max(t("succeeded") + t("released"), ended);
   const memory = now.tiers?.find((x) => x.tier === "memory");
   const disk = now.tiers?.find((x) => x.tier === "disk")?.used_bytes ?? 0;
   const active = now.workers.active ?? 0;
