@@ -75,6 +75,7 @@ type Lock struct {
 type grant struct {
 	lease uint64
 	id    string
+	fence uint64
 }
 
 // Lock returns the lock of a name. It does not acquire it.
@@ -95,23 +96,36 @@ func (c *Client) MultiLock(names ...string) *Lock {
 // Acquire waits for the lock until ctx ends.
 func (l *Lock) Acquire(ctx context.Context) error {
 	id := newRequestID()
-	var lease uint64
+	var lease, fence uint64
 	err := l.client.poll(ctx, "Acquire", id, func(ctx context.Context, wait *durationpb.Duration) (bool, error) {
 		lease = l.client.lease.Load()
 		out, err := l.client.shared().Acquire(ctx, &millracev1.AcquireRequest{
 			ClientId: lease, RequestId: id, Names: l.names, Limit: l.limit, Wait: wait, KeepPlace: true,
 		})
+		fence = out.GetFencingNumber()
 		return out.GetAcquired(), err
 	})
 	if err == nil {
-		l.add(grant{lease, id})
+		l.add(grant{lease, id, fence})
 	}
 	return err
 }
 
+// Fence returns the fencing number of what the oldest Acquire of this Lock got; 0: there is none.
+// It is above those of all that had the lock before, so a store that is written under the lock can
+// refuse a holder that has lost it and does not know.
+func (l *Lock) Fence() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.grants) == 0 {
+		return 0
+	}
+	return l.grants[0].fence
+}
+
 // TryAcquire acquires the lock if that needs no wait, and returns whether it did.
 func (l *Lock) TryAcquire(ctx context.Context) (bool, error) {
-	g := grant{l.client.lease.Load(), newRequestID()}
+	g := grant{lease: l.client.lease.Load(), id: newRequestID()}
 	var out *millracev1.AcquireResponse
 	err := l.client.retry(ctx, "Acquire", func(ctx context.Context) (err error) {
 		out, err = l.client.shared().Acquire(ctx, &millracev1.AcquireRequest{ClientId: g.lease, RequestId: g.id, Names: l.names, Limit: l.limit})
@@ -124,6 +138,7 @@ func (l *Lock) TryAcquire(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	if out.GetAcquired() {
+		g.fence = out.GetFencingNumber()
 		l.add(g)
 	}
 	return out.GetAcquired(), nil

@@ -47,8 +47,10 @@ type asking struct {
 	answered chan answered
 }
 
-func newCoordination() coordination {
-	return coordination{machine: coord.New(coord.Config{}), asking: map[uint64]*asking{}}
+// newCoordination returns a machine that numbers grants after the given number, which is above
+// those of an earlier scheduler.
+func newCoordination(grants uint64) coordination {
+	return coordination{machine: coord.New(coord.Config{Grants: grants}), asking: map[uint64]*asking{}}
 }
 
 // loadCoordinated loads recorded changes. The holds of values are rows of their own.

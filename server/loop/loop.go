@@ -156,7 +156,7 @@ func New(config Config) *Loop {
 		}),
 		clients: newClients(),
 
-		coordination: newCoordination(),
+		coordination: newCoordination(uint64(start.UnixMicro())),
 
 		functions: functions.New(),
 		plugins:   plugins.New(uint64(start.UnixNano())),

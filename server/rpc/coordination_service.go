@@ -58,7 +58,7 @@ func (s *coordinationService) Acquire(ctx context.Context, r *pb.AcquireRequest)
 	if err != nil {
 		return nil, err
 	}
-	return &pb.AcquireResponse{Acquired: answer.Met, Names: answer.Names}, nil
+	return &pb.AcquireResponse{Acquired: answer.Met, Names: answer.Names, FencingNumber: answer.Fence}, nil
 }
 
 func (s *coordinationService) Release(ctx context.Context, r *pb.ReleaseRequest) (*pb.ReleaseResponse, error) {

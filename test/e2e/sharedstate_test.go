@@ -100,9 +100,11 @@ func TestSharedStateOutlivesItsScheduler(t *testing.T) {
 	if got, err := other.Lock("l").TryAcquire(soon(t)); got || err != nil {
 		t.Errorf("a lock that another client holds is acquired: %t, %v", got, err)
 	}
+	fence := lock.Fence()
 	must(lock.Release(soon(t)))
-	if got, err := other.Lock("l").TryAcquire(soon(t)); !got || err != nil {
-		t.Errorf("a lock that was released is acquired: %t, %v", got, err)
+	theirs := other.Lock("l")
+	if got, err := theirs.TryAcquire(soon(t)); !got || err != nil || theirs.Fence() <= fence {
+		t.Errorf("a lock that was released is acquired: %t, with the number %d after %d; %v", got, theirs.Fence(), fence, err)
 	}
 	value, err := other.Variable(soon(t), "v")
 	must(err)

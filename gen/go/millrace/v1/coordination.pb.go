@@ -193,7 +193,10 @@ type AcquireResponse struct {
 	// True if they were. Otherwise the wait is over.
 	Acquired bool `protobuf:"varint,1,opt,name=acquired,proto3" json:"acquired,omitempty"`
 	// Names of the locks that were taken.
-	Names         []string `protobuf:"bytes,2,rep,name=names,proto3" json:"names,omitempty"`
+	Names []string `protobuf:"bytes,2,rep,name=names,proto3" json:"names,omitempty"`
+	// Fencing number of what was taken: it is above those of all that had these locks before, also
+	// over restarts of the scheduler. A store that is written under a lock can refuse lower ones.
+	FencingNumber uint64 `protobuf:"varint,3,opt,name=fencing_number,json=fencingNumber,proto3" json:"fencing_number,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -242,7 +245,14 @@ func (x *AcquireResponse) GetNames() []string {
 	return nil
 }
 
-// ReleaseRequest gives locks back.
+func (x *AcquireResponse) GetFencingNumber() uint64 {
+	if x != nil {
+		return x.FencingNumber
+	}
+	return 0
+}
+
+// ReleaseRequest gives locks back. It may be repeated with the same request_id.
 type ReleaseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The client that asks. Its lease is renewed while the call waits.
@@ -2822,10 +2832,11 @@ const file_millrace_v1_coordination_proto_rawDesc = "" +
 	"\x04wait\x18\x06 \x01(\v2\x19.google.protobuf.DurationB\r\xbaH\n" +
 	"\xaa\x01\a\"\x03\b\x90\x1c2\x00R\x04wait\x12\x1d\n" +
 	"\n" +
-	"keep_place\x18\a \x01(\bR\tkeepPlace\"C\n" +
+	"keep_place\x18\a \x01(\bR\tkeepPlace\"j\n" +
 	"\x0fAcquireResponse\x12\x1a\n" +
 	"\bacquired\x18\x01 \x01(\bR\bacquired\x12\x14\n" +
-	"\x05names\x18\x02 \x03(\tR\x05names\"\x84\x01\n" +
+	"\x05names\x18\x02 \x03(\tR\x05names\x12%\n" +
+	"\x0efencing_number\x18\x03 \x01(\x04R\rfencingNumber\"\x84\x01\n" +
 	"\x0eReleaseRequest\x12$\n" +
 	"\tclient_id\x18\x01 \x01(\x04B\a\xbaH\x042\x02 \x00R\bclientId\x12'\n" +
 	"\n" +

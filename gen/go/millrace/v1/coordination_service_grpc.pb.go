@@ -51,9 +51,9 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// CoordinationService keeps small shared state in the memory of the scheduler. It is lost if the
-// scheduler is started anew. Each thing has a name, unique among the things of its kind in its
-// namespace. It comes into being when it is first used.
+// CoordinationService keeps small shared state in the memory of the scheduler, and in its journal.
+// It is lost if a scheduler without a journal is started anew. Each thing has a name, unique among
+// the things of its kind in its namespace. It comes into being when it is first used.
 //
 // A call that has to wait takes its place in line: first come, first served. If the connection
 // breaks, repeat the call with the same `request_id`: it has kept its place, and an answer that was
@@ -335,9 +335,9 @@ func (c *coordinationServiceClient) Acknowledge(ctx context.Context, in *Acknowl
 // All implementations must embed UnimplementedCoordinationServiceServer
 // for forward compatibility.
 //
-// CoordinationService keeps small shared state in the memory of the scheduler. It is lost if the
-// scheduler is started anew. Each thing has a name, unique among the things of its kind in its
-// namespace. It comes into being when it is first used.
+// CoordinationService keeps small shared state in the memory of the scheduler, and in its journal.
+// It is lost if a scheduler without a journal is started anew. Each thing has a name, unique among
+// the things of its kind in its namespace. It comes into being when it is first used.
 //
 // A call that has to wait takes its place in line: first come, first served. If the connection
 // breaks, repeat the call with the same `request_id`: it has kept its place, and an answer that was

@@ -35,7 +35,7 @@ const (
 // A plugin is a pair of functions. `setup` is called in each executor process of its kind: in those
 // that exist, beside their tasks, and in those that start later, before their first task.
 // `teardown` is called in the same processes when the plugin is unregistered or replaced. Plugins
-// are forgotten when the scheduler is started anew.
+// are forgotten when a scheduler without a journal is started anew.
 type PluginServiceClient interface {
 	// RegisterPlugin adds a plugin, or replaces the one of this name, and returns when all workers
 	// have called `setup`. A worker that has no process of the kind starts one. If it fails in any
@@ -97,7 +97,7 @@ func (c *pluginServiceClient) ListPlugins(ctx context.Context, in *ListPluginsRe
 // A plugin is a pair of functions. `setup` is called in each executor process of its kind: in those
 // that exist, beside their tasks, and in those that start later, before their first task.
 // `teardown` is called in the same processes when the plugin is unregistered or replaced. Plugins
-// are forgotten when the scheduler is started anew.
+// are forgotten when a scheduler without a journal is started anew.
 type PluginServiceServer interface {
 	// RegisterPlugin adds a plugin, or replaces the one of this name, and returns when all workers
 	// have called `setup`. A worker that has no process of the kind starts one. If it fails in any

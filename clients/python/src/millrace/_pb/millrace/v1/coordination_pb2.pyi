@@ -38,12 +38,14 @@ class AcquireRequest(_message.Message):
     def __init__(self, client_id: _Optional[int] = ..., request_id: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ..., limit: _Optional[int] = ..., needed: _Optional[int] = ..., wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., keep_place: bool = ...) -> None: ...
 
 class AcquireResponse(_message.Message):
-    __slots__ = ("acquired", "names")
+    __slots__ = ("acquired", "names", "fencing_number")
     ACQUIRED_FIELD_NUMBER: _ClassVar[int]
     NAMES_FIELD_NUMBER: _ClassVar[int]
+    FENCING_NUMBER_FIELD_NUMBER: _ClassVar[int]
     acquired: bool
     names: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, acquired: bool = ..., names: _Optional[_Iterable[str]] = ...) -> None: ...
+    fencing_number: int
+    def __init__(self, acquired: bool = ..., names: _Optional[_Iterable[str]] = ..., fencing_number: _Optional[int] = ...) -> None: ...
 
 class ReleaseRequest(_message.Message):
     __slots__ = ("client_id", "request_id", "names")

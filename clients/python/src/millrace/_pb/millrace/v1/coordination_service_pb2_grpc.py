@@ -26,9 +26,9 @@ if _version_not_supported:
 
 
 class CoordinationServiceStub(object):
-    """CoordinationService keeps small shared state in the memory of the scheduler. It is lost if the
-    scheduler is started anew. Each thing has a name, unique among the things of its kind in its
-    namespace. It comes into being when it is first used.
+    """CoordinationService keeps small shared state in the memory of the scheduler, and in its journal.
+    It is lost if a scheduler without a journal is started anew. Each thing has a name, unique among
+    the things of its kind in its namespace. It comes into being when it is first used.
 
     A call that has to wait takes its place in line: first come, first served. If the connection
     breaks, repeat the call with the same `request_id`: it has kept its place, and an answer that was
@@ -149,9 +149,9 @@ class CoordinationServiceStub(object):
 
 
 class CoordinationServiceServicer(object):
-    """CoordinationService keeps small shared state in the memory of the scheduler. It is lost if the
-    scheduler is started anew. Each thing has a name, unique among the things of its kind in its
-    namespace. It comes into being when it is first used.
+    """CoordinationService keeps small shared state in the memory of the scheduler, and in its journal.
+    It is lost if a scheduler without a journal is started anew. Each thing has a name, unique among
+    the things of its kind in its namespace. It comes into being when it is first used.
 
     A call that has to wait takes its place in line: first come, first served. If the connection
     breaks, repeat the call with the same `request_id`: it has kept its place, and an answer that was
@@ -432,9 +432,9 @@ def add_CoordinationServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class CoordinationService(object):
-    """CoordinationService keeps small shared state in the memory of the scheduler. It is lost if the
-    scheduler is started anew. Each thing has a name, unique among the things of its kind in its
-    namespace. It comes into being when it is first used.
+    """CoordinationService keeps small shared state in the memory of the scheduler, and in its journal.
+    It is lost if a scheduler without a journal is started anew. Each thing has a name, unique among
+    the things of its kind in its namespace. It comes into being when it is first used.
 
     A call that has to wait takes its place in line: first come, first served. If the connection
     breaks, repeat the call with the same `request_id`: it has kept its place, and an answer that was

@@ -31,7 +31,7 @@ class PluginServiceStub(object):
     A plugin is a pair of functions. `setup` is called in each executor process of its kind: in those
     that exist, beside their tasks, and in those that start later, before their first task.
     `teardown` is called in the same processes when the plugin is unregistered or replaced. Plugins
-    are forgotten when the scheduler is started anew.
+    are forgotten when a scheduler without a journal is started anew.
     """
 
     def __init__(self, channel):
@@ -63,7 +63,7 @@ class PluginServiceServicer(object):
     A plugin is a pair of functions. `setup` is called in each executor process of its kind: in those
     that exist, beside their tasks, and in those that start later, before their first task.
     `teardown` is called in the same processes when the plugin is unregistered or replaced. Plugins
-    are forgotten when the scheduler is started anew.
+    are forgotten when a scheduler without a journal is started anew.
     """
 
     def RegisterPlugin(self, request, context):
@@ -124,7 +124,7 @@ class PluginService(object):
     A plugin is a pair of functions. `setup` is called in each executor process of its kind: in those
     that exist, beside their tasks, and in those that start later, before their first task.
     `teardown` is called in the same processes when the plugin is unregistered or replaced. Plugins
-    are forgotten when the scheduler is started anew.
+    are forgotten when a scheduler without a journal is started anew.
     """
 
     @staticmethod
