@@ -82,6 +82,7 @@ PARALLEL ?= $(shell n=$$(nproc); echo $$((n > 4 ? n : 4)))
 export PYTEST := -q -n $(PARALLEL) --dist loadfile
 SEED     ?= 1
 SEEDS    ?= 200
+RESTARTS ?= false
 SECONDS  ?= 30
 MINUTES  ?= 10
 FUZZTIME ?= 5s
@@ -259,12 +260,13 @@ asan: bootstrap-cc $(LIBRARIES) ## Test the packages with C code under the addre
 	  ./worker/ops ./worker/ops/simd ./worker/ops/lapack ./internal/sharedlib
 
 .PHONY: sim
-sim: bootstrap ## Simulate one seed twice and compare the hashes of the traces: SEED=n
-	go test -tags invariants -count=1 -v -run 'TestSeed$$' ./test/sim -sim.seed=$(SEED)
+sim: bootstrap ## Simulate one seed twice and compare the hashes of the traces: SEED=n RESTARTS=false
+	go test -tags invariants -count=1 -v -run 'TestSeed$$' ./test/sim -sim.seed=$(SEED) -sim.restarts=$(RESTARTS)
 
 .PHONY: sim-seeds
 sim-seeds: bootstrap ## Simulate many seeds, with a check of the machines once in 100 steps: SEEDS=n
-	go test -count=1 -timeout 0 -run 'TestSeeds$$' ./test/sim -sim.seeds=$(SEEDS) -sim.check=100
+	go test -count=1 -timeout 0 -run 'TestSeeds$$' ./test/sim -sim.seeds=$(SEEDS) -sim.check=100 \
+	  -sim.restarts=$(RESTARTS)
 
 .PHONY: e2e
 e2e: $(TOOLS)/grpcurl .tools/ucx-other/.stamp

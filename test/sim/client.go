@@ -20,8 +20,10 @@ type client struct {
 	namespace string
 	id        ids.ClientID
 	gone      bool
-	life      int
-	requests  int
+	// renewed is the time of the last answer to a renewal.
+	renewed  time.Time
+	life     int
+	requests int
 
 	watch *link
 	// revision is that of the last updates from the watch.
@@ -135,6 +137,10 @@ func (c *client) try(what string, serve func() error, done func(error)) {
 		return
 	}
 	w.after(delay(), func() {
+		if !w.server.up {
+			again()
+			return
+		}
 		w.log("client %s: %s", c.id, what)
 		err := serve()
 		if err != nil {
@@ -158,7 +164,7 @@ func (c *client) checkError(what string, err error, allowed ...sched.ErrorKind) 
 	refused := (*sched.Error)(nil)
 	switch {
 	case err == nil, errors.As(err, &refused) && slices.Contains(allowed, refused.Kind):
-	case refused != nil && refused.Kind == sched.ErrUnknownClient:
+	case refused != nil && refused.Kind == sched.ErrUnknownClient && c.w.now.Sub(c.renewed) > clientTTL-time.Second:
 		c.crash()
 	default:
 		c.w.fail(nil, "client %s: %s is refused: %v", c.id, what, err)
@@ -178,7 +184,7 @@ func (c *client) open() {
 		return err
 	}, func(err error) {
 		c.checkError("open", err)
-		c.id = opened
+		c.id, c.renewed = opened, c.w.now
 		c.renewLoop()
 		c.reconnect()
 		left := c.w.plan.chaos - c.w.elapsed()
@@ -190,7 +196,9 @@ func (c *client) open() {
 
 func (c *client) renewLoop() {
 	c.query("renew", c.renew, func(err error) {
-		c.checkError("renew", err)
+		if c.checkError("renew", err); err == nil {
+			c.renewed = c.w.now
+		}
 		c.after(clientRenew, c.renewLoop)
 	})
 }
@@ -445,7 +453,7 @@ func (c *client) submit(specs []*spec, graph ids.GraphID) {
 	if w.fault(w.plan.duplicate * 3) {
 		w.after(w.between(0, 10*time.Second), func() {
 			w.counts.duplicates++
-			if graph == 0 && c.gone {
+			if graph == 0 && c.gone || !w.server.up {
 				return
 			}
 			w.log("again, client %s: submit %s...", c.id, specs[0].key)
@@ -708,8 +716,10 @@ func (c *client) publish() {
 		if err == nil {
 			published = true
 			w.after(w.between(0, w.plan.chaos), func() {
-				w.log("unpublish %s", name)
-				w.server.must(w.server.loop.Unpublish(context.Background(), c.namespace, name))
+				w.server.whenUp(func() {
+					w.log("unpublish %s", name)
+					w.server.must(w.server.loop.Unpublish(context.Background(), c.namespace, name))
+				})
 			})
 		}
 		return err

@@ -2,7 +2,12 @@
 // loops of the scheduler and of the workers are the real ones, with all their machines, stores and
 // messages. Their surroundings are simulated here, with faults: streams, peers, the memory of
 // workers and their disks, native operations, executors, completion notifications and clients.
-// There is no journal.
+//
+// With -sim.restarts the scheduler is killed at any step, sometimes with a loss of power, and goes
+// on from its journal, whose disk is simulated. It must know what it has acknowledged, give no
+// number twice, and compute nothing again that a worker still holds. Not all seeds pass yet, so the
+// flag is off by default. The journal draws the number of each start, so such runs of a seed differ
+// in numbers.
 //
 // Streams break and lose all messages in flight. Old messages are delivered again. Workers crash,
 // stop and come back, ask to leave and are drained. Workers of the same machine lend each other

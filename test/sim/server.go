@@ -26,6 +26,17 @@ type server struct {
 	// alarm is the time of the loop's next pass in the agenda; zero: there is none.
 	alarm time.Time
 
+	// up: it runs. starts counts its starts, and random the numbers that it has drawn. disk has its
+	// journal; nil: it has none, and is never killed.
+	up     bool
+	starts int
+	random uint64
+	disk   *disk
+	// acknowledged are graphs that the next start must know, and before results that workers held
+	// at the last kill.
+	acknowledged []ids.GraphID
+	before       map[ids.TaskID]held
+
 	streams  []*stream
 	watches  []*watch
 	lastLink uint64
@@ -55,30 +66,23 @@ type detached struct {
 }
 
 func newServer(w *world, checkEvery int) *server {
-	random := uint64(0)
 	s := &server{
 		w: w, workers: map[ids.WorkerID]*process{}, ids: map[string]ids.WorkerID{},
 		answered: map[string]ids.GraphID{}, assigned: map[sched.TaskRef]ids.WorkerID{}, checkEvery: checkEvery,
 	}
-	s.loop = loop.New(loop.Config{
-		Machine:        sched.Config{FirstTask: 1, InlineResultBytes: inlineBytes, InlineBudgetBytes: 1 << 10, MaxWorkerDeaths: maxWorkerDeaths, ChainBytes: 8 << 10},
-		Cluster:        schedapi.Cluster{Life: life, WorkerLease: workerLease, InlineResultBytes: inlineBytes},
-		ReconnectGrace: reconnectGrace,
-		Log:            slog.New(&logHandler{w: w, process: "scheduler", least: slog.LevelInfo}),
-		Clock:          func() time.Time { return w.now },
-		// Clients get numbers that a person can read.
-		Random: func() uint64 { random += 2; return random },
-	})
-	err := s.loop.Read(context.Background(), func(r schedapi.Reader) { s.m = r.(*sched.Machine) })
-	if err != nil {
-		w.fail(nil, "the scheduler does not start: %v", err)
+	if w.plan.restartEvery > 0 {
+		s.disk = &disk{files: map[string]*content{}}
 	}
+	s.boot()
 	return s
 }
 
 // settle follows each call to the loop: it lets the loop do the work that waits, and sends what the
 // loop has put into its outboxes.
 func (s *server) settle() {
+	if !s.up {
+		return
+	}
 	next := s.loop.Pass()
 	if s.alarm.IsZero() || next.Before(s.alarm) {
 		s.alarm = next
@@ -155,7 +159,7 @@ func (s *server) blame(p *process) {
 // died handles a supervisor's report that an incarnation has ended.
 func (s *server) died(name, incarnation string) {
 	death := members.Death{Incarnation: incarnation, Cause: "killed by SIGKILL", Signal: "SIGKILL"}
-	s.must(s.loop.ReportDeath(context.Background(), members.Died{Name: name, Death: death}))
+	s.whenUp(func() { s.must(s.loop.ReportDeath(context.Background(), members.Died{Name: name, Death: death})) })
 }
 
 // must follows a call that cannot fail.
@@ -174,7 +178,7 @@ func (s *server) orderDrain(names []string, purpose copies.DrainPurpose, timeout
 			workers = append(workers, id)
 		}
 	}
-	if len(workers) == 0 {
+	if len(workers) == 0 || !s.up {
 		return
 	}
 	s.w.log("%v (%v) are to be drained, purpose %d, timeout %s", names, workers, purpose, timeout)
@@ -210,8 +214,10 @@ func (s *server) checkDrained() {
 
 // undoDrain is an operator's order to use a worker again.
 func (s *server) undoDrain(name string) {
-	s.w.log("the drain of %s is undone", name)
-	s.ordered(s.loop.UndoDrains(context.Background(), []string{name}))
+	s.whenUp(func() {
+		s.w.log("the drain of %s is undone", name)
+		s.ordered(s.loop.UndoDrains(context.Background(), []string{name}))
+	})
 }
 
 // orderRebalance is an operator's order to even out the bytes that workers hold. It has no number
@@ -224,9 +230,11 @@ func (s *server) orderRebalance(order sched.RebalanceOrdered) (schedapi.Rebalanc
 }
 
 func (s *server) stopRebalance(r schedapi.Rebalance) {
-	s.w.log("a rebalance is stopped")
-	r.Stop(context.Background())
-	s.settle()
+	if s.up {
+		s.w.log("a rebalance is stopped")
+		r.Stop(context.Background()) // It may be one of a scheduler that was killed.
+		s.settle()
+	}
 }
 
 // ordered follows an operator's order, which may be refused.

@@ -27,6 +27,8 @@ type stream struct {
 	message  rpc.SessionMessage
 	// ops are the operations that were defined on the stream.
 	ops map[uint32]bool
+	// start is the number of the scheduler's start.
+	start int
 	// late means that the stream empties the session a little later.
 	late bool
 }
@@ -34,6 +36,10 @@ type stream struct {
 // register opens a session for an incarnation, which is new or comes back.
 func (s *server) register(l *link, p *process, message []byte) {
 	w := s.w
+	if !s.up {
+		l.cut()
+		return
+	}
 	first := new(workerv1.SessionRequest)
 	decoded(message, first)
 	r := rpc.RegistrationFrom(first.GetRegister())
@@ -52,7 +58,7 @@ func (s *server) register(l *link, p *process, message []byte) {
 	}
 	id := session.Worker()
 	w.log("%s registers as %s: holds %d, runs %v", p.host.name, id, len(r.Worker.Inventory), r.Worker.Running)
-	x := &stream{s: s, link: l, proc: p, session: session, ops: map[uint32]bool{}}
+	x := &stream{s: s, link: l, proc: p, session: session, ops: map[uint32]bool{}, start: s.starts}
 	l.stream = x
 	s.workers[id], s.ids[p.host.name] = p, id
 	registered := encoded(rpc.RegisteredTo(id, s.loop.Cluster()))
@@ -60,8 +66,10 @@ func (s *server) register(l *link, p *process, message []byte) {
 	l.send(false, func() { p.run(func() { p.receive(l, registered) }) }, nil)
 	s.streams = append(s.streams, x)
 	l.upBroken = func() {
-		session.Disconnect()
-		s.settle()
+		if x.start == s.starts && s.up {
+			session.Disconnect()
+			s.settle()
+		}
 	}
 	if l.broken {
 		w.after(w.between(0, time.Second), l.upBroken)
@@ -71,6 +79,9 @@ func (s *server) register(l *link, p *process, message []byte) {
 
 // receive passes a worker's message to the loop.
 func (x *stream) receive(message []byte) {
+	if x.start != x.s.starts || !x.s.up {
+		return // Its scheduler was killed.
+	}
 	m := new(workerv1.SessionRequest)
 	decoded(message, m)
 	x.s.must(x.session.Report(context.Background(), rpc.InboundFrom(m)))
@@ -92,8 +103,9 @@ func (x *stream) empty() {
 	if w.chance(0.2) {
 		x.late = true
 		w.after(w.between(0, 500*time.Microsecond), func() {
-			x.late = false
-			x.send(true)
+			if x.late = false; x.start == x.s.starts && x.s.up {
+				x.send(true)
+			}
 		})
 		return
 	}
@@ -176,6 +188,7 @@ func (x *stream) check(m *workerv1.SessionResponse) {
 			s.w.fail([]ids.TaskID{ref.Task}, "%s/%s is assigned to %s, and was assigned to %s before", ref.Task, ref.Attempt, self, was)
 		}
 		s.assigned[ref] = self
+		s.checkNeeded(ref.Task)
 		if !x.ops[a.GetOpId()] {
 			s.w.fail([]ids.TaskID{ref.Task}, "%s/%s is sent to %s, and its op is not defined there", ref.Task, ref.Attempt, self)
 		}
@@ -213,17 +226,22 @@ type watch struct {
 	link   *link
 	client *client
 	tasks  schedapi.TaskWatch
+	start  int
 }
 
 // openWatch starts a stream of updates. It resumes after the last revision that the client has.
 func (s *server) openWatch(c *client, l *link) {
+	if !s.up {
+		l.cut()
+		return
+	}
 	tasks, err := s.loop.WatchTasks(context.Background(), c.id, c.revision)
 	if err != nil {
 		s.w.log("client %s: watch: %v", c.id, err)
 		s.settle()
 		return // The client learns it when it renews its lease.
 	}
-	v := &watch{s: s, link: l, client: c, tasks: tasks}
+	v := &watch{s: s, link: l, client: c, tasks: tasks, start: s.starts}
 	s.watches = append(s.watches, v)
 	l.upBroken = v.close
 	if l.broken {
@@ -233,9 +251,11 @@ func (s *server) openWatch(c *client, l *link) {
 }
 
 func (v *watch) close() {
-	v.forget()
-	v.tasks.Close()
-	v.s.settle()
+	if v.start == v.s.starts && v.s.up {
+		v.forget()
+		v.tasks.Close()
+		v.s.settle()
+	}
 }
 
 func (v *watch) forget() {
@@ -255,8 +275,10 @@ func (v *watch) empty() {
 		c, w := v.client, v.s.w
 		v.link.send(false, func() { c.receiveUpdates(v.link, revision, snapshot, updates) }, nil)
 		w.after(w.between(0, 200*time.Microsecond), func() {
-			v.tasks.Done(batch)
-			v.s.settle()
+			if v.start == v.s.starts && v.s.up {
+				v.tasks.Done(batch)
+				v.s.settle()
+			}
 		})
 	default:
 	}

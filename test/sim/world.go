@@ -65,7 +65,7 @@ type world struct {
 // arrive in time.
 type counts struct {
 	messages, broken, duplicates, crashes, stops, leaves, executorDeaths, blocks, clientCrashes, rescued, subscriptions, notifications int
-	writes, refused                                                                                                                    int
+	writes, refused, restarts                                                                                                          int
 	runs, tasks, items, pipelined, notArrived, copies, drained, ended                                                                  int
 	loans, brokenLoans, inPlace, prompt, spilled, loaded                                                                               int
 }
@@ -83,17 +83,22 @@ type failure struct {
 	tasks   []ids.TaskID
 }
 
-// Run simulates one seed. checkEvery is the number of steps between two checks of a machine; builds
-// with invariants check in every step. If whole is not nil, it receives the whole trace.
-func Run(t *testing.T, seed uint64, checkEvery int, whole io.Writer) (result Result, err error) {
+// Run simulates one seed. With restarts the scheduler may be killed. checkEvery is the number of
+// steps between two checks of a machine; builds with invariants check in every step. If whole is
+// not nil, it receives the whole trace.
+func Run(t *testing.T, seed uint64, restarts bool, checkEvery int, whole io.Writer) (result Result, err error) {
 	t.Helper()
-	synctest.Test(t, func(*testing.T) { result, err = run(seed, checkEvery, whole) })
+	synctest.Test(t, func(*testing.T) { result, err = run(seed, restarts, checkEvery, whole) })
 	return result, err
 }
 
-func run(seed uint64, checkEvery int, whole io.Writer) (result Result, err error) {
+func run(seed uint64, restarts bool, checkEvery int, whole io.Writer) (result Result, err error) {
 	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 0x6d696c6c72616365)), epoch: time.Now(), now: time.Now(), trace: newTrace(whole)}
 	w.plan = newPlan(w.rng)
+	// The draws are apart, so that runs without restarts stay as they are.
+	if own := rand.New(rand.NewPCG(seed, 0)); restarts && own.IntN(5) < 2 {
+		w.plan.restartEvery = time.Second + time.Duration(own.Float64()*float64(7*time.Second))
+	}
 	w.oracle = newOracle(w)
 	w.server = newServer(w, checkEvery)
 	defer w.finish()
@@ -111,6 +116,9 @@ func run(seed uint64, checkEvery int, whole io.Writer) (result Result, err error
 		if e.at.After(w.now) {
 			time.Sleep(e.at.Sub(w.now))
 			w.now = e.at
+			if w.server.disk != nil {
+				synctest.Wait() // for the goroutine of the journal
+			}
 		}
 		if w.events++; w.events > maxEvents {
 			w.fail(nil, "%d events: the run does not end", w.events)
@@ -121,8 +129,8 @@ func run(seed uint64, checkEvery int, whole io.Writer) (result Result, err error
 	c := w.counts
 	return Result{
 		Hash: w.trace.hash.Sum64(), Lines: w.trace.lines,
-		Summary: fmt.Sprintf("virtual %.1fs, events %d, tasks %d, runs %d, messages %d, broken streams %d, duplicates %d, crashes %d, stops %d, leaves %d, executor deaths %d, waits %d, client crashes %d, rescued %d, subscriptions %d, notifications %d, writes %d, refused %d, pipelined %d, not arrived %d, copies %d, drained %d, ended %d, moved %d, items %d, loans %d, broken %d, in place %d, prompt %d, spilled %d, loaded %d",
-			w.elapsed().Seconds(), w.events, c.tasks, c.runs, c.messages, c.broken, c.duplicates, c.crashes, c.stops, c.leaves, c.executorDeaths, c.blocks, c.clientCrashes, c.rescued, c.subscriptions, c.notifications, c.writes, c.refused, c.pipelined, c.notArrived, c.copies, c.drained, c.ended, w.server.m.Totals().Moved, c.items, c.loans, c.brokenLoans, c.inPlace, c.prompt, c.spilled, c.loaded),
+		Summary: fmt.Sprintf("virtual %.1fs, events %d, tasks %d, runs %d, messages %d, broken streams %d, duplicates %d, crashes %d, stops %d, leaves %d, executor deaths %d, waits %d, client crashes %d, restarts %d, rescued %d, subscriptions %d, notifications %d, writes %d, refused %d, pipelined %d, not arrived %d, copies %d, drained %d, ended %d, moved %d, items %d, loans %d, broken %d, in place %d, prompt %d, spilled %d, loaded %d",
+			w.elapsed().Seconds(), w.events, c.tasks, c.runs, c.messages, c.broken, c.duplicates, c.crashes, c.stops, c.leaves, c.executorDeaths, c.blocks, c.clientCrashes, c.restarts, c.rescued, c.subscriptions, c.notifications, c.writes, c.refused, c.pipelined, c.notArrived, c.copies, c.drained, c.ended, w.server.m.Totals().Moved, c.items, c.loans, c.brokenLoans, c.inPlace, c.prompt, c.spilled, c.loaded),
 	}, nil
 }
 
@@ -150,6 +158,9 @@ func (w *world) finish() {
 		p.cancel(errEnded)
 		p.giveAll()
 		go p.store.Close()
+	}
+	if w.server.disk != nil && w.server.up {
+		_ = w.server.loop.CloseJournal() // The run is over.
 	}
 	synctest.Wait()
 	for w.order() || len(w.queue) > 0 {
@@ -293,7 +304,6 @@ func (w *world) between(low, high time.Duration) time.Duration {
 func pick[T any](w *world, from []T) T { return from[w.rng.IntN(len(from))] }
 
 func (w *world) begin() {
-	w.server.settle()
 	for i := range w.plan.workers {
 		h := &host{w: w, index: i, name: fmt.Sprintf("host-%d", i), slots: uint32(1 + w.rng.IntN(3))}
 		if i%5 == 0 {
@@ -315,6 +325,7 @@ func (w *world) begin() {
 	w.regularly(w.plan.drainEvery, func() { w.anyHost(w.drain) })
 	w.regularly(w.plan.rebalanceEvery(), w.rebalance)
 	w.regularly(w.plan.loseEvery, func() { w.anyHost(func(h *host) { h.proc.loseObject() }) })
+	w.regularly(w.plan.restartEvery, w.server.kill)
 	w.regularly(w.plan.clientCrashEvery, func() { pick(w, w.clients).crash() })
 	w.after(w.plan.chaos, func() {
 		w.faultsOver = true
@@ -370,6 +381,9 @@ func (w *world) drain(h *host) {
 // rebalance makes an operator even out the bytes of all workers or some of them, and perhaps stop
 // before the end.
 func (w *world) rebalance() {
+	if !w.server.up {
+		return
+	}
 	order := sched.RebalanceOrdered{DryRun: w.chance(0.1)}
 	for range w.rng.IntN(3) * w.rng.IntN(4) {
 		if id := w.server.ids[pick(w, w.hosts).name]; w.server.knows(id) && !slices.Contains(order.Workers, id) {
@@ -449,6 +463,10 @@ func (w *world) unfinished() []ids.TaskID {
 // client has its results. Then the scheduler and the workers agree. Then all clients leave, and
 // nothing may be left.
 func (w *world) checkResults() {
+	if !w.server.up {
+		w.after(100*time.Millisecond, w.checkResults)
+		return
+	}
 	for _, c := range w.clients {
 		if !c.complete() {
 			w.after(100*time.Millisecond, w.checkResults)

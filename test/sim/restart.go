@@ -1,0 +1,258 @@
+package sim
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/journal"
+	"github.com/millrace/millrace/server/loop"
+	"github.com/millrace/millrace/server/sched"
+	"github.com/millrace/millrace/server/schedapi"
+)
+
+// restartGrace is how long a restarted scheduler waits for its workers. It is short, so that some
+// come later.
+const restartGrace = 3 * time.Second
+
+// disk is the directory of the scheduler's journal. dead: its scheduler was killed, and cannot
+// change it any more.
+type disk struct {
+	files map[string]*content
+	dead  bool
+}
+
+// content is a file. synced is the number of its first bytes that a loss of power leaves.
+type content struct {
+	data   []byte
+	synced int
+}
+
+var errKilled = errors.New("the scheduler was killed")
+
+// change says whether the disk may be changed.
+func (d *disk) change() error {
+	if d.dead {
+		return errKilled
+	}
+	return nil
+}
+
+// left is the disk as the next scheduler finds it. power: it lost its power, too.
+func (d *disk) left(power bool) *disk {
+	d.dead = true
+	next := &disk{files: map[string]*content{}}
+	// order-free: each file is copied alone.
+	for name, f := range d.files {
+		end := len(f.data)
+		if power {
+			end = f.synced
+		}
+		next.files[name] = &content{bytes.Clone(f.data[:end]), end}
+	}
+	return next
+}
+
+// List is part of journal.Files.
+func (d *disk) List() ([]string, error) { return slices.Sorted(maps.Keys(d.files)), nil }
+
+// Read is part of journal.Files.
+func (d *disk) Read(name string) ([]byte, error) {
+	if f := d.files[name]; f != nil {
+		return bytes.Clone(f.data), nil
+	}
+	return nil, fs.ErrNotExist
+}
+
+// ReadPart is part of journal.Files.
+func (d *disk) ReadPart(name string, offset, size int64) ([]byte, error) {
+	data, err := d.Read(name)
+	if err == nil && int64(len(data)) < offset+size {
+		err = errors.New("the file is too short")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return data[offset : offset+size], nil
+}
+
+// Size is part of journal.Files.
+func (d *disk) Size(name string) (int64, error) {
+	data, err := d.Read(name)
+	return int64(len(data)), err
+}
+
+// Append is part of journal.Files.
+func (d *disk) Append(name string) (journal.File, error) {
+	if d.files[name] == nil && !d.dead {
+		d.files[name] = &content{}
+	}
+	return openFile{d, d.files[name]}, d.change()
+}
+
+// Rename is part of journal.Files.
+func (d *disk) Rename(from, to string) error {
+	if !d.dead {
+		d.files[to] = d.files[from]
+		delete(d.files, from)
+	}
+	return d.change()
+}
+
+// Remove is part of journal.Files.
+func (d *disk) Remove(name string) error {
+	if !d.dead {
+		delete(d.files, name)
+	}
+	return d.change()
+}
+
+// SyncNames is part of journal.Files.
+func (d *disk) SyncNames() error { return d.change() }
+
+type openFile struct {
+	disk *disk
+	*content
+}
+
+// Write is part of journal.File.
+func (f openFile) Write(p []byte) (int, error) {
+	if f.disk.dead {
+		return 0, errKilled
+	}
+	f.data = append(f.data, p...)
+	return len(p), nil
+}
+
+// Sync is part of journal.File.
+func (f openFile) Sync() error {
+	if !f.disk.dead {
+		f.synced = len(f.data)
+	}
+	return f.disk.change()
+}
+
+// Truncate is part of journal.File.
+func (f openFile) Truncate(size int64) error {
+	if !f.disk.dead {
+		f.data, f.synced = f.data[:size:size], min(f.synced, int(size))
+	}
+	return f.disk.change()
+}
+
+// Close is part of journal.File.
+func (openFile) Close() error { return nil }
+
+// held is a result that a worker held when the scheduler was killed.
+type held struct {
+	object  object
+	process *process
+	worker  ids.WorkerID
+	at      uint64 // the number of the event
+}
+
+// boot starts the scheduler, which goes on from its journal if it has one.
+func (s *server) boot() {
+	w := s.w
+	s.loop = loop.New(loop.Config{
+		Machine:        sched.Config{FirstTask: 1, InlineResultBytes: inlineBytes, InlineBudgetBytes: 1 << 10, MaxWorkerDeaths: maxWorkerDeaths, ChainBytes: 8 << 10},
+		Cluster:        schedapi.Cluster{Life: life, WorkerLease: workerLease, InlineResultBytes: inlineBytes},
+		ReconnectGrace: reconnectGrace,
+		RestartGrace:   restartGrace,
+		Log:            slog.New(&logHandler{w: w, process: "scheduler", least: slog.LevelInfo}),
+		Clock:          func() time.Time { return w.now },
+		// Clients get numbers that a person can read.
+		Random: func() uint64 { s.random += 2; return s.random },
+	})
+	if s.disk != nil {
+		if err := s.loop.Restore(context.Background(), journal.Config{Files: s.disk, SegmentBytes: 64 << 10, SnapshotBytes: 32 << 10}); err != nil {
+			w.fail(nil, "the scheduler does not start again: %v", err)
+		}
+	}
+	if err := s.loop.Read(context.Background(), func(r schedapi.Reader) { s.m = r.(*sched.Machine) }); err != nil {
+		w.fail(nil, "the scheduler does not start: %v", err)
+	}
+	s.starts++
+	s.up, s.moved = true, s.m.Totals().Moved
+	for _, g := range s.acknowledged {
+		if _, known := s.m.Graph(g); !known {
+			w.fail(nil, "graph %s was acknowledged, and the restarted scheduler does not know it", g)
+		}
+	}
+	s.settle()
+}
+
+// kill kills the scheduler, and starts it again later. It forgets nothing that it has acknowledged,
+// and computes nothing again that a worker still holds.
+func (s *server) kill() {
+	w := s.w
+	if !s.up {
+		return
+	}
+	power := w.chance(0.3)
+	w.log("the scheduler is killed, loss of power %v", power)
+	w.counts.restarts++
+	s.remember()
+	s.up, s.alarm, s.draining, s.moving = false, time.Time{}, nil, false
+	s.disk = s.disk.left(power)
+	_ = s.loop.CloseJournal() // It was killed: nothing is written any more.
+	for _, x := range s.streams {
+		x.link.upBroken = nil
+		x.link.cut()
+	}
+	for _, v := range s.watches {
+		v.link.upBroken = nil
+		v.link.cut()
+	}
+	s.streams, s.watches = nil, nil
+	w.after(w.between(time.Millisecond, 3*time.Second), s.boot)
+}
+
+// remember notes what a restarted scheduler must know, and the results that workers hold.
+func (s *server) remember() {
+	s.acknowledged, s.before = nil, map[ids.TaskID]held{}
+	for _, d := range s.detached {
+		if info, known := s.m.Graph(d.graph); known && info.EndedAt.IsZero() {
+			s.acknowledged = append(s.acknowledged, d.graph)
+		}
+	}
+	tasks, _ := s.m.Tasks(sched.TaskFilter{State: sched.TaskSucceeded}, 0, 1<<30)
+	for i := range tasks {
+		t := &tasks[i]
+		for _, id := range t.Replicas {
+			o := object{Task: t.Task, Generation: t.Attempt}
+			if p := s.process(id); p != nil && p.has(o) {
+				s.before[t.Task] = held{o, p, id, s.w.events}
+			}
+		}
+	}
+}
+
+// checkNeeded checks that a task is not computed again after a restart if a worker that came back
+// in time still holds its result.
+func (s *server) checkNeeded(task ids.TaskID) {
+	h, was := s.before[task]
+	if !was {
+		return
+	}
+	delete(s.before, task)
+	spec, p := s.w.oracle.byTask[task], h.process
+	if !p.dead && p.link != nil && p.link.stream != nil && p.link.stream.start == s.starts && s.ids[p.host.name] == h.worker && p.has(h.object) && max(spec.retriedAt, spec.cancelledAt) < h.at {
+		s.w.fail([]ids.TaskID{task}, "%s is computed again after a restart, and %s is back and holds %s", task, p.host.name, h.object)
+	}
+}
+
+// whenUp does something as soon as the scheduler runs.
+func (s *server) whenUp(do func()) {
+	if s.up {
+		do()
+		return
+	}
+	s.w.after(100*time.Millisecond, func() { s.whenUp(do) })
+}
