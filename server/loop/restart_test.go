@@ -706,3 +706,70 @@ func TestAnAttemptOutlivesARestartAndABrokenConnection(t *testing.T) {
 		t.Errorf("attempt %d made the result, not %d; the other worker runs %v", runs.has[task], attempt, late.running)
 	}
 }
+
+// Small scattered data, which the scheduler has itself, outlives its worker and the scheduler.
+func TestSmallScatteredDataOutlivesWorkerAndScheduler(t *testing.T) {
+	s := fresh(t)
+	c := s.open("c")
+	accepted, err := s.Submit(t.Context(), schedapi.Submission{Graph: sched.GraphSubmitted{
+		Client: c, Ops: []sched.OpSpec{{Kind: sched.OpData, Name: "data"}}, Tasks: []sched.TaskSpec{{Key: "k", Hold: true}},
+	}})
+	s.must(err)
+	task := accepted.Tasks[0]
+	w := s.join("w", nil)
+	s.must(w.Report(t.Context(), schedapi.Inbound{Gained: []sched.Stored{{
+		Replica: sched.Replica{Task: task, Generation: 1, Bytes: 5}, Inline: []byte("bytes"), Written: true,
+	}}}))
+	s.is(task, sched.TaskSucceeded)
+	s.must(w.Report(t.Context(), schedapi.Inbound{Leaving: true}))
+	for range 2 {
+		s.must(s.CloseClient(t.Context(), s.open("sync"))) // All records are durable then.
+		s = s.restart()
+		s.is(task, sched.TaskSucceeded)
+		s.must(s.Read(t.Context(), func(r schedapi.Reader) {
+			if update, _ := r.UpdateOf(task); string(update.Inline) != "bytes" {
+				t.Errorf("its bytes are %q", update.Inline)
+			}
+		}))
+	}
+}
+
+// Retries and deaths go on counting after a restart.
+func TestTroublesOfATaskOutliveTheScheduler(t *testing.T) {
+	for _, test := range []struct {
+		outcome sched.Outcome
+		times   int
+		reason  string
+	}{{sched.OutcomeFailed, 2, "R"}, {sched.OutcomeExecutorDied, 3, "POISON_TASK"}} {
+		s := fresh(t)
+		submission := oneTask(s.open("c"), "k")
+		submission.Graph.Options = []sched.Options{{MaxRetries: 1, RetryBackoff: time.Millisecond}}
+		submission.Graph.Tasks[0].Options = 1
+		accepted, err := s.Submit(t.Context(), submission)
+		s.must(err)
+		task := accepted.Tasks[0]
+		w := s.join("w", nil)
+		for n := range test.times {
+			if n > 0 {
+				s.must(s.CloseClient(t.Context(), s.open("sync"))) // All records are durable then.
+				s = s.restart()
+				w = s.join("w", w)
+			}
+			s.until("the task runs", func(schedapi.Reader) bool {
+				w.take()
+				return w.running[task] != 0
+			})
+			attempt := w.running[task]
+			delete(w.running, task)
+			s.must(w.Report(t.Context(), schedapi.Inbound{Reports: []sched.Report{{
+				Task: task, Attempt: attempt, Outcome: test.outcome, Err: &sched.TaskError{Reason: "R", Message: "m"},
+			}}}))
+		}
+		s.is(task, sched.TaskFailed)
+		s.must(s.Read(t.Context(), func(r schedapi.Reader) {
+			if update, _ := r.UpdateOf(task); update.Err.Reason != test.reason {
+				t.Errorf("it fails with %+v", update.Err)
+			}
+		}))
+	}
+}

@@ -22,8 +22,10 @@ type cluster struct {
 	ended       int
 }
 
-func newCluster(workers int) *cluster {
-	c := &cluster{m: sched.New(sched.Config{}), now: time.Unix(1_700_000_000, 0), pending: make([][]sched.Report, workers)}
+func newCluster(workers int) *cluster { return newClusterOf(sched.Config{}, workers) }
+
+func newClusterOf(config sched.Config, workers int) *cluster {
+	c := &cluster{m: sched.New(config), now: time.Unix(1_700_000_000, 0), pending: make([][]sched.Report, workers)}
 	for i := range workers {
 		c.step(sched.WorkerRegistered{Worker: ids.WorkerID(i + 1), Name: fmt.Sprint("w", i), Host: "h", Slots: 4, Executors: []string{"native"}})
 	}
