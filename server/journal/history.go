@@ -24,8 +24,9 @@ type history struct {
 	// base is the number of the snapshot that was read; 0: none. snapshot says what it has.
 	base     uint64
 	snapshot snapshotRead
-	// file is the one that is being read.
-	file string
+	// file is the one that is being read. unpacked is the size of the records of the log.
+	file     string
+	unpacked uint64
 	// segments are those that were read. body is the last batch of the last one.
 	segments []segment
 	body     []byte
@@ -187,6 +188,7 @@ func (h *history) behind() error {
 func (h *history) batch(name string, offset int, body []byte, visit func(time.Time, Record) error) error {
 	h.loaded = map[hash][]byte{}
 	data, err := unpack(body, h.decoder, h.places)
+	h.unpacked += uint64(len(data))
 	c := codec{reading: true, data: data, err: err, load: h.load}
 	for c.err == nil && len(c.data) > 0 {
 		var nanos int64
@@ -228,14 +230,9 @@ func (h *history) torn() int {
 	return 0
 }
 
-// logged returns the bytes that were read of the log, with those of the values that it names and
-// the snapshot does not.
-func (h *history) logged() (bytes uint64) {
-	for i := range h.segments {
-		bytes += uint64(h.segments[i].end)
-	}
-	return bytes + sizeOf(h.places) - h.snapshot.valueBytes
-}
+// logged returns the size of the records of the log, with the values that it names and the snapshot
+// does not.
+func (h *history) logged() uint64 { return h.unpacked + sizeOf(h.places) - h.snapshot.valueBytes }
 
 // sizeOf returns the bytes of values.
 func sizeOf(places map[hash]place) (bytes uint64) {

@@ -86,8 +86,9 @@ type Journal struct {
 	snapshot      *Snapshot
 	snapshotAfter time.Time
 	snapshots     snapshots
-	// logged are the bytes of the log, with long values, since the last snapshot began. wasteful
-	// means that files of values have much that is dead.
+	// logged is the size of the records of the log since the last snapshot began, with long values.
+	// A start must read all of them, however well they were compressed. wasteful means that files
+	// of values have much that is dead.
 	logged   uint64
 	wasteful bool
 	begun    *Begun // the last one
@@ -140,8 +141,9 @@ type snapshots struct {
 	count uint64 // in this start
 	at    time.Time
 	took  time.Duration
-	// bytes is the size of the last one, with the values that it names.
-	bytes uint64
+	// bytes is the size of the last one, with the values that it names, and unpacked that of its
+	// rows, with these.
+	bytes, unpacked uint64
 }
 
 type attempt struct {
@@ -207,6 +209,7 @@ func (j *Journal) replay(apply func(time.Time, Record) error) error {
 	j.values = newValues(j.config.Files, h.places, last)
 	j.number, j.durableBatch, j.before, j.logged = h.next, h.next-1, h.tail(), h.logged()
 	j.snapshots.bytes = uint64(h.snapshot.size) + h.snapshot.valueBytes
+	j.snapshots.unpacked = h.snapshot.unpacked + h.snapshot.valueBytes
 	if err := j.tidy(h.base); err != nil {
 		j.log.Warn("old files of the journal cannot be removed: the next snapshot tries it again", "error", err)
 	}
@@ -458,7 +461,6 @@ func (j *Journal) Stats() schedapi.Journal {
 func (j *Journal) grown(bytes int) {
 	j.mu.Lock()
 	j.bytes += uint64(bytes)
-	j.logged += uint64(bytes)
 	j.mu.Unlock()
 }
 
@@ -601,7 +603,10 @@ func (j *Journal) put(b *batch) error {
 		b.snapshot.first, b.snapshot.before = j.number, j.logged
 	}
 	j.bytes += uint64(len(j.buffer))
-	j.logged += uint64(len(j.buffer))
+	j.logged += uint64(len(b.codec.data))
+	for _, p := range b.placed {
+		j.logged += uint64(p.size)
+	}
 	j.mu.Unlock()
 	j.size += int64(len(j.buffer))
 	j.number++

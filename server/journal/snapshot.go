@@ -28,6 +28,8 @@ const (
 	// snapshotBytes is the least size of the log since the last snapshot from which another one is
 	// taken. Beyond it the log must have grown by the size of the last snapshot: so all snapshots
 	// write no more than the log does, and the log is no larger than what is alive, or than this.
+	// Sizes are those before compression, because a start takes its time for these: about a
+	// million small tasks are 64 MiB, and are read within a few seconds.
 	snapshotBytes = 64 << 20
 	// snapshotRetry is the time after a snapshot that failed until the next one. Somebody must make
 	// room on a full disk, which takes longer.
@@ -74,7 +76,8 @@ type Snapshot struct {
 	made   []uint64 // files of values
 	copied uint64
 	rows   uint64
-	size   uint64
+	// size is that of the file, and unpacked that of its records.
+	size, unpacked uint64
 }
 
 // SnapshotDue reports whether it is time for a snapshot. It costs next to nothing.
@@ -82,7 +85,7 @@ func (j *Journal) SnapshotDue() bool { return j.due.Load() }
 
 // checkDue finds out whether a snapshot is due. The caller holds the mutex.
 func (j *Journal) checkDue() {
-	limit := max(uint64(j.config.SnapshotBytes), j.snapshots.bytes)
+	limit := max(uint64(j.config.SnapshotBytes), j.snapshots.unpacked)
 	j.due.Store(j.snapshot == nil && !j.lost && j.trouble == nil && (j.logged >= limit || j.wasteful) && !time.Now().Before(j.snapshotAfter))
 }
 
@@ -306,6 +309,7 @@ func (s *Snapshot) put(ctx context.Context, out *output, b *batch, encoder *zstd
 		b.placed = append(b.placed, fresh...)
 	}
 	s.rows += uint64(b.records)
+	s.unpacked += uint64(len(b.codec.data))
 	out.number++
 	out.buffer = appendBatch(out.buffer, out.seed, out.number, b.body()...)
 	return out.write(false)
@@ -345,7 +349,7 @@ func (s *Snapshot) complete() {
 	j.mu.Lock()
 	valueBytes := sizeOf(s.places)
 	j.snapshots = snapshots{
-		count: j.snapshots.count + 1, at: time.Now(), took: time.Since(s.began), bytes: s.size + valueBytes,
+		count: j.snapshots.count + 1, at: time.Now(), took: time.Since(s.began), bytes: s.size + valueBytes, unpacked: s.unpacked + valueBytes,
 	}
 	j.logged -= s.before
 	j.bytes += s.size + s.copied
@@ -442,6 +446,7 @@ type snapshotRead struct {
 	size       int64
 	records    int
 	valueBytes uint64
+	unpacked   uint64
 	ended      SnapshotEnded
 }
 
@@ -449,7 +454,7 @@ type snapshotRead struct {
 func (h *history) readSnapshot(visit func(at time.Time, r Record, batch uint64, offset int) error) error {
 	h.file = snapshotName(h.base)
 	err := h.rows(h.file, visit)
-	h.snapshot.valueBytes = sizeOf(h.places)
+	h.snapshot.valueBytes, h.snapshot.unpacked, h.unpacked = sizeOf(h.places), h.unpacked, 0
 	return err
 }
 

@@ -208,9 +208,9 @@ type Journal struct {
 	// Trouble is the error of the disk; empty: none. Lost says that nothing is recorded any more.
 	Trouble string
 	Lost    bool
-	// Logged are the bytes that were logged since the last snapshot began. Snapshots counts those
-	// of this start; SnapshotBytes is the size of the last one, SnapshotAt the time of its end, and
-	// SnapshotTook how long it took.
+	// Logged are the bytes, uncompressed, that were logged since the last snapshot began. Snapshots
+	// counts those of this start; SnapshotBytes is the size of the last one, SnapshotAt the time of
+	// its end, and SnapshotTook how long it took.
 	Logged, Snapshots, SnapshotBytes uint64
 	SnapshotAt                       time.Time
 	SnapshotTook                     time.Duration

@@ -29,6 +29,7 @@ func (a *app) bench() *cobra.Command {
 		a.benchTaskBench(),
 		a.benchLatency(),
 		a.benchJournal(),
+		a.benchRestart(),
 		a.benchHop(),
 		a.benchMemory(),
 		a.benchTasks("python", "Python functions, really called", 20_000, bench.Python),
@@ -208,6 +209,20 @@ func (a *app) benchJournal() *cobra.Command {
 	cmd.Flags().String("argument", "100kB", "size of large arguments")
 	cmd.Flags().Int("samples", 500, "single tasks that are timed")
 	cmd.Flags().Int("repetitions", 3, "how often both are repeated, in turns")
+	return cmd
+}
+
+func (a *app) benchRestart() *cobra.Command {
+	cmd := a.benchmark("restart", "The start of a scheduler that was killed, with a journal of many tasks", func(ctx context.Context, progress func(done, of int)) (any, error) {
+		c := bench.RestartConfig{Directory: a.settings.String("directory"), Finished: a.settings.Int("finished"), Live: a.settings.Int("live"), Progress: progress}
+		if c.Finished < 1 || c.Live < 2 {
+			return nil, usageError{errors.New("--finished, --live: at least one finished task and two live ones")}
+		}
+		return bench.Restart(ctx, c)
+	})
+	cmd.Flags().String("directory", "", "which disk the journal is on; default: the system's for temporary files")
+	cmd.Flags().Int("finished", 1_000_000, "tasks that are run and released before")
+	cmd.Flags().Int("live", 100_000, "tasks that are there when the scheduler is killed")
 	return cmd
 }
 
