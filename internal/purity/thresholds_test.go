@@ -31,6 +31,9 @@ var loopThresholds = map[string]string{
 	"server/loop idleLeft":    "it only sets the alarm of a loop that has nothing to do",
 	"server/loop batchBytes":  "it bounds a message",
 
+	"server/loop snapshotGap":      "it shares the time of the loop, of which no machine knows",
+	"server/loop stopSnapshotTime": "the process ends after it, and the machines with it",
+
 	"worker reconnect":          "gRPC dials by it; package members decides how long a worker may be away",
 	"worker followPause":        "it bounds the rate of a stream of output to one reader",
 	"worker probeEvery":         "it is the pace of observations of the GPU",

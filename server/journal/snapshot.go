@@ -83,6 +83,17 @@ type Snapshot struct {
 // SnapshotDue reports whether it is time for a snapshot. It costs next to nothing.
 func (j *Journal) SnapshotDue() bool { return j.due.Load() }
 
+// stopShare is the share of the least size of the log from which a stop in good order takes a
+// snapshot.
+const stopShare = 64
+
+// SnapshotAtStop reports whether a stop in good order should take a snapshot, if that is quick.
+func (j *Journal) SnapshotAtStop() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.logged >= uint64(j.config.SnapshotBytes)/stopShare
+}
+
 // checkDue finds out whether a snapshot is due. The caller holds the mutex.
 func (j *Journal) checkDue() {
 	limit := max(uint64(j.config.SnapshotBytes), j.snapshots.unpacked)

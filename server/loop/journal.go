@@ -372,6 +372,7 @@ func (l *Loop) CloseJournal() error {
 	if l.restarting.journal == nil {
 		return nil
 	}
+	l.lastSnapshot()
 	return l.restarting.journal.Close()
 }
 

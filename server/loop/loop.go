@@ -221,6 +221,7 @@ func (l *Loop) pass(run func()) {
 	if l.commitDue() {
 		l.commit()
 	}
+	l.beginSnapshot()
 }
 
 // Pass does what Run does when it wakes, and returns the time at which Run would wake next if no

@@ -29,6 +29,8 @@ type directory struct {
 	// when the disk goes on: until then a write takes for ever.
 	fault error
 	stuck chan struct{}
+	// snapshotBytes is the least size of the log from which a snapshot is taken; 0: the default.
+	snapshotBytes int
 	// sound counts the writes that succeed before the fault, failed those that have failed.
 	sound, failed int
 }
@@ -50,6 +52,18 @@ func (d *directory) Append(name string) (journal.File, error) {
 	return breakable{file, d}, err
 }
 
+func (d *directory) Rename(from, to string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.Directory.Rename(from, to)
+}
+
+func (d *directory) Remove(name string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.Directory.Remove(name)
+}
+
 // breakNow makes each further write fail; with nil, writes succeed again.
 func (d *directory) breakNow(fault error) {
 	d.mu.Lock()
@@ -61,6 +75,10 @@ func (d *directory) breakNow(fault error) {
 func (d *directory) copied(t *testing.T) *directory {
 	t.Helper()
 	next := newDirectory(t)
+	next.snapshotBytes = d.snapshotBytes
+	// Files come and go with snapshots.
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if err := os.CopyFS(next.Path(), os.DirFS(d.Path())); err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +128,7 @@ func begin(t *testing.T, d *directory, config loop.Config) *start {
 	config.Machine.Facts = true
 	config.Cluster.Life = 1
 	s := &start{Loop: loop.New(config), t: t, directory: d, config: config}
-	if err := s.Restore(t.Context(), journal.Config{Files: d, RetryTime: time.Millisecond}); err != nil {
+	if err := s.Restore(t.Context(), journal.Config{Files: d, RetryTime: time.Millisecond, SnapshotBytes: d.snapshotBytes}); err != nil {
 		t.Fatalf("the start is refused: %v", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -137,6 +155,13 @@ func (s *start) restart() *start {
 	d := s.directory.copied(s.t)
 	s.end()
 	return begin(s.t, d, s.config)
+}
+
+// stop stops a scheduler in good order, and starts the next one.
+func (s *start) stop() *start {
+	s.t.Helper()
+	s.end()
+	return begin(s.t, s.directory.copied(s.t), s.config)
 }
 
 func (s *start) open(name string) ids.ClientID {

@@ -129,6 +129,7 @@ func (l *Loop) register(r schedapi.Registration) (*session, error) {
 	if w == nil {
 		w = &worker{id: welcome.Worker, name: name, incarnation: r.Worker.Incarnation, registeredAt: l.now}
 		ws.all = append(ws.all, w)
+		l.restarting.lastWorker = max(l.restarting.lastWorker, w.id)
 		l.record(&journal.WorkerNumbered{Worker: w.id, Name: name, Incarnation: r.Worker.Incarnation})
 		l.log.Info("a worker registered", "worker", name, "id", w.id, "host", r.Worker.Host, "slots", r.Worker.Slots, "address", r.DataAddress)
 		l.happened(schedapi.EventRegistered, schedapi.SeverityInfo, name, "worker %q registered from %s with %d slots", name, r.Worker.Host, r.Worker.Slots)

@@ -1,0 +1,156 @@
+package loop_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/coord"
+	"github.com/millrace/millrace/server/copies"
+	"github.com/millrace/millrace/server/loop"
+	"github.com/millrace/millrace/server/plugins"
+	"github.com/millrace/millrace/server/sched"
+	"github.com/millrace/millrace/server/schedapi"
+)
+
+// snapshots makes requests until two more snapshots were taken: one of them has begun after the
+// call.
+func (s *start) snapshots() {
+	s.t.Helper()
+	before := s.Journal().Snapshots
+	for deadline := time.Now().Add(time.Minute); s.Journal().Snapshots < before+2; {
+		s.must(s.CloseClient(s.t.Context(), s.open("another")))
+		if time.Now().After(deadline) {
+			s.t.Fatalf("no snapshots are taken: %+v", s.Journal())
+		}
+	}
+}
+
+// All that was accepted is in a snapshot, without the log of before it.
+func TestASnapshotHasAllThatWasAccepted(t *testing.T) {
+	d := newDirectory(t)
+	d.snapshotBytes = 1
+	s := begin(t, d, loop.Config{})
+	ctx := t.Context()
+	owned, err := s.OpenClient(ctx, schedapi.ClientSpec{Name: "owned", Namespace: "n", TTL: time.Hour, Owner: "somebody"})
+	s.must(err)
+	a := s.open("a")
+	w := s.join("w", nil)
+	function := schedapi.Function{Hash: ids.FunctionHash{7}, Payload: []byte(strings.Repeat("f", 70000)), Language: "python"}
+	accepted, err := s.Submit(ctx, schedapi.Submission{
+		Graph: sched.GraphSubmitted{
+			Namespace: "n", Client: a, Name: "g", RequestID: "r", Ops: []sched.OpSpec{{Kind: sched.OpPythonPickle, Name: "f", Function: function.Hash}},
+			Tasks: []sched.TaskSpec{{Key: "p", Hold: true, Arguments: slices.Repeat([]byte("x"), 70000)}}, Retention: time.Hour,
+		},
+		Functions: []schedapi.Function{function}, Needed: []ids.FunctionHash{function.Hash},
+	})
+	s.must(err)
+	s.submit(a, "k")
+	s.submit(a, "k2", "k")
+	_, err = s.Publish(ctx, schedapi.DatasetSpec{Namespace: "n", Name: "d", Keys: []string{"k"}, Value: []byte("v")})
+	s.must(err)
+	at := schedapi.Place{Client: a}
+	s.must(s.SetVariable(ctx, at, "v", coord.Value{Data: []byte("v"), Keys: []string{"k"}}))
+	lock := s.ask(at, acquire("1", "l"))
+	s.change(func(m *plugins.Machine) []plugins.Effect { return m.Register(1, "plugin", []byte("body")) })
+	s.must(s.DrainWorkers(ctx, sched.DrainOrdered{Workers: []ids.WorkerID{w.Worker()}, Purpose: copies.DrainKeep, Reason: "a loud fan"}))
+	before := s.keys()
+
+	check := func(how string) {
+		t.Helper()
+		if after := s.keys(); !slices.Equal(before, after) {
+			t.Fatalf("%s: the tasks are %q, and not %q", how, after, before)
+		}
+		if owner, known := s.OwnerOf(owned.ID); !known || owner != "somebody" {
+			t.Errorf("%s: the owner of a client is %q, %t", how, owner, known)
+		}
+		snapshot, err := s.Snapshot(ctx)
+		s.must(err)
+		if d := snapshot.Dataset("n", "d"); d == nil || !slices.Equal(d.Keys, []string{"k"}) || string(d.Value) != "v" {
+			t.Errorf("%s: the dataset is %+v", how, d)
+		}
+		if answer := s.ask(at, coord.Call{Ask: coord.ReadVariable{Name: "v"}}); len(answer.Values) != 1 || string(answer.Values[0].Data) != "v" {
+			t.Errorf("%s: the variable is %+v", how, answer)
+		}
+		if again := s.ask(at, acquire("1", "l")); !again.Met || again.Fence != lock.Fence {
+			t.Errorf("%s: the lock is %+v", how, again)
+		}
+		if list := s.change(func(m *plugins.Machine) []plugins.Effect { return m.Join(1, "w") })[0].Plugins; len(list) != 1 || string(list[0].Body) != "body" {
+			t.Errorf("%s: the plugins are %+v", how, list)
+		}
+		next, err := s.Submit(ctx, schedapi.Submission{
+			Graph: sched.GraphSubmitted{
+				Namespace: "n", Client: a, Graph: accepted.Graph, Ops: []sched.OpSpec{{Kind: sched.OpPythonPickle, Name: "f", Function: function.Hash}},
+				Tasks: []sched.TaskSpec{{Key: "again " + how}}, Retention: time.Hour,
+			},
+			Needed: []ids.FunctionHash{function.Hash},
+		})
+		s.must(err)
+		if len(next.MissingFunctions) > 0 {
+			t.Errorf("%s: the function is gone", how)
+		}
+		before = s.keys()
+		w = s.join("w", w)
+		if reason, drained := s.drained(w); !drained || reason != "a loud fan" {
+			t.Errorf("%s: the worker is drained: %t, because of %q", how, drained, reason)
+		}
+	}
+	s.snapshots()
+	s = s.restart()
+	check("after a kill")
+	s = s.stop()
+	check("after a stop")
+	s.snapshots()
+	s = s.restart()
+	check("after another kill")
+	if other := s.join("other", nil); other.Worker() <= w.Worker() {
+		t.Errorf("the worker %s came after %s", other.Worker(), w.Worker())
+	}
+}
+
+// Snapshots are taken while clients submit and close, and the scheduler is killed at any time. No
+// acknowledged task is lost.
+func TestSnapshotsAreTakenUnderLoad(t *testing.T) {
+	d := newDirectory(t)
+	d.snapshotBytes = 1
+	s := begin(t, d, loop.Config{})
+	keeper := s.open("keeper")
+	submitted := 0
+	for round := range 3 {
+		taken := s.Journal().Snapshots
+		var group sync.WaitGroup
+		done := make(chan struct{})
+		group.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				c := s.open("passing")
+				s.submit(c, fmt.Sprint("passing", c))
+				s.must(s.CloseClient(t.Context(), c))
+			}
+		})
+		for n := 0; n < 20 || s.Journal().Snapshots < taken+2; n++ {
+			s.submit(keeper, fmt.Sprint("kept", submitted))
+			submitted++
+		}
+		close(done)
+		group.Wait()
+		s = s.restart()
+		kept := 0
+		for _, task := range s.tasks() {
+			if strings.Contains(task, "kept") {
+				kept++
+			}
+		}
+		if kept != submitted {
+			t.Fatalf("round %d: %d tasks are kept of %d", round, kept, submitted)
+		}
+	}
+}
