@@ -330,7 +330,8 @@ func (c *client) act() {
 	}
 }
 
-// misuse submits a graph with a circle, or with an input that nobody made. Nothing may change.
+// misuse submits a graph with a circle, or with an input that nobody made, perhaps of a DATA task,
+// which has none. Nothing may change.
 func (c *client) misuse() {
 	w := c.w
 	ev := c.submission(w.graph(c.namespace, c.prefix(), 2+w.rng.IntN(8), nil), func(int) bool { return true })
@@ -350,7 +351,7 @@ func (c *client) misuse() {
 			w.fail(nil, "client %s: a graph that is none was accepted, or changed something: %v", c.id, err)
 		}
 		return err
-	}, func(err error) { c.checkError("misuse", err, allowed) })
+	}, func(err error) { c.checkError("misuse", err, allowed, sched.ErrInvalidField) })
 }
 
 func (c *client) prefix() string {
