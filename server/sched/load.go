@@ -117,9 +117,15 @@ func (m *Machine) Load(r Row) {
 	}
 }
 
-// SetTime sets the time of the machine before it loads rows: their times are brought onto the same
-// clock.
-func (m *Machine) SetTime(now time.Time) { m.now = now }
+// SetTime sets the time of the machine, for each step, and before it loads rows: their times are
+// brought onto the same clock.
+func (m *Machine) SetTime(now time.Time) {
+	m.now = now
+	if m.epoch.IsZero() {
+		m.epoch = now
+	}
+	m.millis = uint32(now.Sub(m.epoch).Milliseconds())
+}
 
 // timed returns a time with the monotonic reading that it would have.
 func (m *Machine) timed(t time.Time) time.Time {

@@ -36,11 +36,13 @@ import (
 type Machine struct {
 	config Config
 	now    time.Time
-	// epoch is the time of the first step.
-	epoch time.Time
-	out   []Effect
-	cause cause
-	facts facts
+	// epoch is the time of the first step, and millis that of this step in milliseconds since then.
+	// millis wraps around after 49 days: only differences count.
+	epoch  time.Time
+	millis uint32
+	out    []Effect
+	cause  cause
+	facts  facts
 
 	tasks  dir
 	nextID ids.TaskID
@@ -366,6 +368,7 @@ func (m *Machine) begin(now time.Time, ev Event, out []Effect) {
 	if m.epoch.IsZero() {
 		m.epoch = now
 	}
+	m.millis = uint32(now.Sub(m.epoch).Milliseconds())
 }
 
 // finish carries out all consequences of the event, until the work lists are empty, and returns the
@@ -473,7 +476,7 @@ func (m *Machine) setState(id ids.TaskID, t *task, to TaskState) {
 	from := t.state
 	m.count(t, to)
 	if to == TaskReady {
-		t.readied = m.millis()
+		t.readied = m.millis
 	}
 	m.history.add(m, id, from, to, t.attempt, t.worker)
 	if m.copier.Copying() && !to.unended() {

@@ -98,12 +98,8 @@ func (s *opTimes) of(name string) *OpTimes {
 	return o
 }
 
-// millis is the time of this step in milliseconds since the machine's first step. It wraps around
-// after 49 days: only differences count.
-func (m *Machine) millis() uint32 { return uint32(m.now.Sub(m.epoch).Milliseconds()) }
-
 // countRun counts an attempt that has ended with this report.
-func (m *Machine) countRun(r *Report, b *block, t *task) {
+func (m *Machine) countRun(r *Report, b *block, t *task, queued time.Duration) {
 	o := &m.ops[t.op]
 	if o.times == nil {
 		o.times = m.opTimes.of(o.spec.Name)
@@ -117,7 +113,7 @@ func (m *Machine) countRun(r *Report, b *block, t *task) {
 	}
 	run := max(r.RunTime, 0)
 	c.Run.Observe(run)
-	c.Queue.Observe(m.queued(r, t))
+	c.Queue.Observe(queued)
 	if r.Phases.Fetch > 0 && r.Phases.FetchedBytes > 0 { // otherwise they came from lower tiers
 		c.Transfer.Observe(r.Phases.Fetch)
 	}
@@ -125,7 +121,7 @@ func (m *Machine) countRun(r *Report, b *block, t *task) {
 
 // queued returns the time that an attempt waited until its function began, see OpTimes.Queue.
 func (m *Machine) queued(r *Report, t *task) time.Duration {
-	ready := time.Duration(int32(m.millis()-t.readied)) * time.Millisecond
+	ready := time.Duration(int32(m.millis-t.readied)) * time.Millisecond
 	return max(ready-max(r.RunTime, 0), 0)
 }
 

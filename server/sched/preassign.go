@@ -121,7 +121,7 @@ func (m *Machine) retryPreassign(w *worker) {
 // attempt can run and takes its slots.
 func (m *Machine) inputArrived(id ids.TaskID, t *task) {
 	if t.missing--; t.missing == 0 {
-		t.readied = m.millis()
+		t.readied = m.millis
 		w := m.workers[t.worker-1]
 		w.preassigned--
 		if !w.blocked.has(id) {

@@ -52,6 +52,69 @@ func TestRunsAreARing(t *testing.T) {
 	}
 }
 
+// All fields of an attempt come back, of however many names, workers and phases.
+func TestRunsComeBackWhole(t *testing.T) {
+	m := &Machine{}
+	begin := time.Unix(1000, 0)
+	made := func(i int) Run {
+		r := Run{
+			Number: uint64(i + 1), Task: ids.TaskID(i + 7), Graph: ids.GraphID(i % 5), Key: fmt.Sprintf("key-%d", i), Namespace: fmt.Sprint("ns-", i%3),
+			Op: fmt.Sprint("op-", i%40), Worker: fmt.Sprint("worker-", i%300), WorkerID: ids.WorkerID(i%300 + 1), Attempt: ids.Attempt(i%4 + 1),
+			Succeeded: i%7 != 0, OutputBytes: uint64(i) << 33, End: begin.Add(time.Duration(i) * time.Millisecond), RunTime: time.Duration(i), Queue: time.Duration(2 * i),
+		}
+		if i%2 == 0 {
+			r.Phases = Phases{Fetch: time.Duration(i), Load: 2, Wait: 3, Deserialize: 4, Publish: 5, FetchedBytes: 6, Slot: 7}
+		}
+		return r
+	}
+	const total = runsLength + 3*runsChunk + 11 // the first chunks have other attempts by now
+	for i := range total {
+		r := made(i)
+		m.runs.add(r, []byte(r.Key))
+	}
+	found, _ := m.RunsBefore(0, total, RunFilter{})
+	for len(found) < runsLength {
+		some, _ := m.RunsBefore(found[len(found)-1].Number, total, RunFilter{})
+		found = append(found, some...)
+	}
+	for k, r := range found {
+		if want := made(total - 1 - k); r != want {
+			t.Fatalf("attempt %d is %+v, want %+v", total-k, r, want)
+		}
+	}
+	if len(found) != runsLength {
+		t.Errorf("%d attempts, want %d", len(found), runsLength)
+	}
+}
+
+// The keys of all attempts take a bounded amount of memory: the oldest ones are forgotten, also if
+// all are in one chunk.
+func TestLongKeysOfRunsAreBounded(t *testing.T) {
+	for _, c := range []struct{ bytes, runs int }{{60_000, 2_000}, {4_000, 20_000}} {
+		m := &Machine{}
+		key := func(i uint64) string { return fmt.Sprintf("%0*d", c.bytes, i) }
+		for i := range c.runs {
+			m.runs.add(Run{Worker: "w", End: time.Unix(1000, 0)}, []byte(key(uint64(i+1))))
+			if m.runs.keyBytes > runsKeyBytes {
+				t.Fatalf("keys of %d attempts take %d bytes", i+1, m.runs.keyBytes)
+			}
+		}
+		kept := m.runs.last - m.runs.first + 1
+		if least := uint64(runsKeyBytes / c.bytes / 4); kept < least {
+			t.Errorf("%d attempts with keys of %d bytes are left, want %d at least", kept, c.bytes, least)
+		}
+		found, next := m.Runs("", 0, time.Time{}, 0, c.runs)
+		if uint64(len(found)) != kept || next != 0 {
+			t.Fatalf("%d attempts, next %d, want %d", len(found), next, kept)
+		}
+		for i, r := range found {
+			if want := m.runs.first + uint64(i); r.Number != want || r.Key != key(want) {
+				t.Fatalf("attempt %d has the number %d and the key of another", want, r.Number)
+			}
+		}
+	}
+}
+
 // Wanted attempts are read in pieces, each of which looks at a bounded number of attempts. Those
 // that are not kept any more are passed over.
 func TestWantedRunsAreReadInPieces(t *testing.T) {

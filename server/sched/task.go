@@ -68,7 +68,7 @@ type task struct {
 	runMicros uint32
 	// submitted is the time of submission, in milliseconds since the block's base.
 	submitted uint32
-	// readied is the time at which the last missing input came to exist, as Machine.millis has it.
+	// readied is the time at which the last missing input came to exist, as Machine.millis says.
 	readied uint32
 	keyLen  uint16
 	state   TaskState
