@@ -161,7 +161,7 @@ type held struct {
 func (s *server) boot() {
 	w := s.w
 	s.loop = loop.New(loop.Config{
-		Machine:        sched.Config{FirstTask: 1, InlineResultBytes: inlineBytes, InlineBudgetBytes: 1 << 10, MaxWorkerDeaths: maxWorkerDeaths, ChainBytes: 8 << 10},
+		Machine:        sched.Config{FirstTask: 1, InlineResultBytes: inlineBytes, InlineBudgetBytes: 1 << 10, MaxWorkerDeaths: maxWorkerDeaths, ChainBytes: 8 << 10, Facts: s.disk != nil},
 		Cluster:        schedapi.Cluster{Life: life, WorkerLease: workerLease, InlineResultBytes: inlineBytes},
 		ReconnectGrace: reconnectGrace,
 		RestartGrace:   restartGrace,
