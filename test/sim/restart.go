@@ -243,7 +243,7 @@ func (s *server) checkNeeded(task ids.TaskID) {
 	}
 	delete(s.before, task)
 	spec, p := s.w.oracle.byTask[task], h.process
-	if !p.dead && p.link != nil && p.link.stream != nil && p.link.stream.start == s.starts && s.ids[p.host.name] == h.worker && p.has(h.object) && max(spec.retriedAt, spec.cancelledAt) < h.at {
+	if !p.dead && p.link != nil && p.link.stream != nil && p.link.stream.start == s.starts && s.ids[p.host.name] == h.worker && s.knows(h.worker) && p.has(h.object) && max(spec.retriedAt, spec.cancelledAt) < h.at {
 		s.w.fail([]ids.TaskID{task}, "%s is computed again after a restart, and %s is back and holds %s", task, p.host.name, h.object)
 	}
 }
