@@ -285,7 +285,11 @@ func (m *Machine) settle(id ids.TaskID) {
 		}
 	case TaskSucceeded:
 		m.releaseObject(id, b, t)
-		m.setState(id, t, TaskReleased)
+		if m.restart.running { // Dependents that are recorded to have succeeded wait for their workers.
+			m.withdraw(id, t, TaskReleased)
+		} else {
+			m.setState(id, t, TaskReleased)
+		}
 	case TaskRescuing:
 		m.tell(copies.RescueEnded{Object: id})
 		m.setState(id, t, TaskReleased)

@@ -388,3 +388,33 @@ func (w *restartWorld) request() {
 	}
 	w.obey(effects)
 }
+
+// Scattered bytes are here after a restart, and the task that needed them has ended: they are
+// released, and that task, which still waits for its worker, misses them.
+func TestAnInputIsReleasedBeforeItsDependentIsBack(t *testing.T) {
+	now := time.Now()
+	m := sched.New(sched.Config{Facts: true})
+	m.SetTime(now)
+	for _, row := range []sched.Row{
+		&sched.ClientOpened{Client: 1, Namespace: "default", TTL: time.Hour},
+		&sched.GraphPut{Graph: 1, Client: 1, Namespace: "default", CreatedAt: now},
+		&sched.TasksPut{
+			Graph: 1, Ops: []sched.OpSpec{{Kind: sched.OpData, Name: "data"}, {Kind: sched.OpNative, Name: "op"}},
+			Tasks:  []sched.TaskRow{{Task: 1, Key: "a", Position: 1}, {Task: 2, Key: "b", Op: 1, Inputs: 1, Position: 2}},
+			Inputs: []sched.InputRow{{Task: 1}},
+		},
+		&sched.HoldsPut{Holder: sched.Holder{Kind: sched.HolderClient, Number: 1}, Tasks: []ids.TaskID{2}},
+		&sched.DataPut{Task: 1, Bytes: 1, Inline: []byte("x")},
+		&sched.TasksEnded{State: sched.TaskSucceeded, Tasks: []sched.TaskRef{{Task: 1, Attempt: 1}, {Task: 2, Attempt: 1}}},
+	} {
+		m.Load(row)
+	}
+	m.Step(now, sched.Loaded{Restarts: 1}, nil)
+	if err := m.Check(); err != nil {
+		t.Error(err)
+	}
+	m.Step(now, sched.RestartEnded{}, nil)
+	if err := m.Check(); err != nil {
+		t.Error(err)
+	}
+}
