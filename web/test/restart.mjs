@@ -58,7 +58,7 @@ export function testRestart() {
       await page.waitForURL(/#\/tasks\//);
       await notice.waitFor();
       assert.deepEqual(
-        problems.filter((p) => !/ERR_CONNECTION_REFUSED|ERR_INCOMPLETE_CHUNKED/.test(p)),
+        problems.filter((p) => !/ERR_CONNECTION_|ERR_INCOMPLETE_CHUNKED/.test(p)),
         [],
       );
     } finally {
