@@ -163,7 +163,7 @@ func (h Holder) String() string {
 	return fmt.Sprintf("dataset%d", h.Number)
 }
 
-// HoldsPut are holds, and HoldsDeleted is their end.
+// HoldsPut is some holds of a holder, and HoldsDeleted their end.
 type (
 	HoldsPut struct {
 		Holder Holder
@@ -202,6 +202,7 @@ type facts struct {
 // the next step; the rows are not changed after that.
 func (m *Machine) Facts() []Row { return m.facts.rows }
 
+// put reports a row. Hot paths look at on before they make one.
 func (f *facts) put(r Row) {
 	if f.on {
 		f.rows = append(f.rows, r)
@@ -381,8 +382,8 @@ const positionMask = 1<<48 - 1
 
 // Rows calls put for the rows of a part of the durable state, and returns the cursor of the next
 // part; more is false after the last one. The cursor of the first part is 0. A part has about as
-// many rows as a block of tasks. Steps may come between the parts: what they change is in the facts
-// of these steps, so all parts, followed by all facts since the first part, give the whole state.
+// many rows as a block of tasks. Steps may come between the parts. The facts of these steps have
+// their changes, so all parts, followed by all facts since the first part, give the whole state.
 func (m *Machine) Rows(cursor uint64, put func(Row)) (next uint64, more bool) {
 	section, at := cursor>>sectionShift, cursor&(1<<sectionShift-1)
 	switch section {

@@ -207,7 +207,9 @@ func (m *Machine) flushGraphs() {
 		case g.endedAt.IsZero():
 			if g.endedAt = g.endedBefore; g.endedAt.IsZero() {
 				g.endedAt = m.now
-				m.facts.put(&GraphEnded{Graph: g.id, At: m.now})
+				if m.facts.on {
+					m.facts.put(&GraphEnded{Graph: g.id, At: m.now})
+				}
 			}
 			if g.holder != 0 {
 				g.expiresAt = g.endedAt.Add(g.retention)
@@ -251,14 +253,16 @@ func (m *Machine) removeGraph(g *graph) {
 	m.graphs[g.slot] = nil
 	m.freeGraphs = append(m.freeGraphs, g.slot)
 	m.unrefNamespace(g.ns)
-	m.facts.put(&GraphDeleted{Graph: g.id})
+	if m.facts.on {
+		m.facts.put(&GraphDeleted{Graph: g.id})
+	}
 	m.emit(Effect{Kind: EffectGraphRemoved, Graph: g.id})
 }
 
 // dropGraph ends the graph's own interest in its tasks: the holds of a detached graph, and the
 // tasks that run for their own sake. The graph is removed with its last task.
 func (m *Machine) dropGraph(g *graph) {
-	if !g.dropped {
+	if m.facts.on && !g.dropped {
 		m.facts.put(&GraphDropped{Graph: g.id})
 	}
 	g.dropped = true
