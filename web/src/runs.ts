@@ -78,7 +78,8 @@ class Runs {
   private opIndex = new Map<string, number>();
   private laneIndex = new Map<string, number>();
   private listeners = new Set<() => void>();
-  private loading: Promise<unknown> | null = null;
+  // The fetch in progress. It gives whether the scheduler has answered.
+  private loading: Promise<boolean> | null = null;
   // The numbers of the runs that the page knows.
   private known = new Set<number>();
   // How often the oldest runs were dropped: then no older ones are wanted.
@@ -174,18 +175,20 @@ class Runs {
     this.changed();
   }
 
-  // older fetches runs before those that the page knows.
-  older(): Promise<unknown> {
-    if (this.complete || this.size >= kept) return Promise.resolve();
+  // older fetches runs before those that the page knows, and says whether the scheduler has
+  // answered.
+  older(): Promise<boolean> {
+    if (this.complete || this.size >= kept) return Promise.resolve(true);
     this.loading ??= this.loadOlder().finally(() => {
       this.loading = null;
     });
     return this.loading;
   }
 
-  // all fetches all kept runs.
+  // all fetches all kept runs, up to a request that the scheduler does not answer.
   async all(): Promise<void> {
-    while (!this.complete && this.size < kept) await this.older();
+    let answered = true;
+    while (answered && !this.complete && this.size < kept) answered = await this.older();
   }
 
   // missing gives the runs that are kept and not known between those of a time, as their number and
@@ -220,6 +223,7 @@ class Runs {
     this.loading = this.load(newest + 1)
       .then((batch) => {
         if (batch && !this.known.has(newest)) this.gone = newest;
+        return batch !== null;
       })
       .finally(() => {
         this.loading = null;
@@ -227,10 +231,11 @@ class Runs {
     return this.loading;
   }
 
-  private async loadOlder(): Promise<void> {
+  private async loadOlder(): Promise<boolean> {
     const { dropped } = this;
     const batch = await this.load(Number.isFinite(this.oldest) ? this.oldest : 0);
-    if (dropped === this.dropped) this.complete = batch?.before === undefined;
+    if (batch && dropped === this.dropped) this.complete = batch.before === undefined;
+    return batch !== null;
   }
 
   // load fetches a page of runs before a number; 0: the newest. It gives null if the scheduler

@@ -78,3 +78,18 @@ test("no older attempts are fetched once the oldest are dropped", async () => {
   await runs.older();
   assert.deepEqual([asked, runs.complete], [1, true]);
 });
+
+test("a request without an answer does not end the fetching of older attempts", async () => {
+  const page = (...numbers) => ({ op: ["f"], columns, rows: numbers.map(row) });
+  const answers = [() => new Response("busy", { status: 503 })];
+  globalThis.fetch = async () => answers.shift()();
+  add(3);
+  await runs.all();
+  assert.deepEqual([runs.size, runs.complete, answers.length], [1, false, 0]);
+  answers.push(
+    () => Response.json({ ...page(2), before: 2 }),
+    () => Response.json(page(1)),
+  );
+  await runs.all();
+  assert.deepEqual([runs.size, runs.complete, answers.length], [3, true, 0]);
+});
