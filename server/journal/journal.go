@@ -1,10 +1,11 @@
-// Package journal is an Adapter: it keeps on disk what the scheduler has accepted, so that the next
+// Package journal is an Adapter: it keeps the facts of the scheduler on disk, so that the next
 // start of the scheduler goes on from there.
 //
-// A journal is a directory with segments, which are files of batches of records, and with files of
-// long values. Records are appended in the order in which the machine saw the events. One
-// goroutine writes all records that have collected as one batch and makes it durable; those that
-// wait for any of them then go on (group commit). ADRs 27 and 29 have the reasons.
+// A journal is a directory with segments, which are files of batches of records, with a snapshot,
+// which takes the place of older segments, and with files of long values. Records are appended in
+// the order in which the machine saw the events. One goroutine writes all records that have
+// collected as one batch and makes it durable; those that wait for any of them then go on (group
+// commit). ADRs 27, 29 and 30 have the reasons.
 package journal
 
 import (

@@ -20,8 +20,8 @@ const (
 	snapshotGap = time.Millisecond
 	// snapshotRows is the number of the loop's own rows in a piece.
 	snapshotRows = 256
-	// stopSnapshotTime bounds the snapshot of a stop in good order: a start that reads more takes
-	// longer, but whoever stops the scheduler waits now.
+	// stopSnapshotTime bounds the snapshot of a stop in good order: without one the next start
+	// takes longer, but the operator waits for the stop now.
 	stopSnapshotTime = time.Second
 )
 

@@ -10,7 +10,7 @@ import (
 )
 
 // The durable state of the machine is a table of facts: the graphs, the known tasks with their ends
-// and troubles, who holds which tasks, and the answers to recent submissions. If Config.Facts is
+// and troubles, the holders of tasks, and the answers to recent submissions. If Config.Facts is
 // set, each step reports the rows of the table that it has put or deleted, in order. A restart
 // loads rows (see load.go) and decides nothing: neither the history nor a version that decides
 // otherwise can make a difference. ADR 29 says more.
