@@ -28,7 +28,7 @@ type Report struct {
 	Segments []SegmentReport
 	Batches  uint64
 	Records  int
-	// Snapshot is the file that takes the place of what was logged before; nil: there is none.
+	// Snapshot is the file that takes the place of the older log; nil: there is none.
 	Snapshot *SegmentReport
 	// First and Last are the times of records.
 	First, Last time.Time

@@ -38,7 +38,7 @@ const (
 	// the log, which is synced meanwhile, does not wait for them for long.
 	snapshotSync = 8 << 20
 
-	snapshotRemedy = "restore the directory from a copy, or begin a new cluster with an empty one: what was logged before the snapshot is not kept"
+	snapshotRemedy = "restore the directory from a copy, or begin a new cluster with an empty one: the log before the snapshot is not kept"
 )
 
 func snapshotName(first uint64) string { return fmt.Sprintf("%020d%s", first, snapshotSuffix) }

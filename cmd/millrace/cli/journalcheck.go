@@ -189,7 +189,7 @@ func journalTable(w io.Writer, v *journalView, wide bool) {
 	}
 	row(w, "starts", v.Starts)
 	if s := v.Snapshot; s != nil {
-		row(w, "snapshot", fmt.Sprintf("%s, %s, %d rows, in place of what was logged before", s.File, size(uint64(s.Bytes)), s.Records))
+		row(w, "snapshot", fmt.Sprintf("%s, %s, %d rows, in place of the older log", s.File, size(uint64(s.Bytes)), s.Records))
 	}
 	row(w, "segments", fmt.Sprintf("%d, %s", len(v.Segments), size(uint64(total))))
 	if wide {

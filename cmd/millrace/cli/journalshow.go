@@ -22,7 +22,7 @@ func (a *app) journalShow() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "show DIR", Short: "Print the records of a journal", Args: exactly(1), ValidArgsFunction: oneDirectory,
 		Long: `Prints the records of a journal in order, one on each line: its time, its batch, its kind and its fields. The rows of the
-snapshot come first, with batches like s1: they take the place of what was logged before. Fields that are zero
+snapshot come first, with batches like s1: they take the place of the older log. Fields that are zero
 are left out. Arguments, functions and values are shown by their sizes only, and --json lists all that a line only counts.
 Keys, names and messages of errors are shown as they are. Records before a damage are shown, and then the exit code is 1.`,
 		RunE: func(_ *cobra.Command, args []string) error {
