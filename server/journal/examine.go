@@ -70,7 +70,7 @@ func Examine(files Files, live bool, visit func(Entry) error) (*Report, error) {
 
 func examine(files Files, live bool, visit func(Entry) error) (*Report, *history, error) {
 	report := new(Report)
-	names, _, err := segments(files)
+	l, err := arrange(files)
 	if err != nil {
 		return report, nil, err
 	}
@@ -116,7 +116,7 @@ func examine(files Files, live bool, visit func(Entry) error) (*Report, *history
 	}
 	if live {
 		report.Torn = nil
-		if d := report.Damage; d != nil && !slices.Contains(names, d.File) {
+		if d := report.Damage; d != nil && !slices.Contains(l.names, d.File) {
 			if _, err := files.ReadPart(d.File, 0, 0); err == nil {
 				report.Damage = nil // The segment was begun meanwhile.
 			}
@@ -125,7 +125,7 @@ func examine(files Files, live bool, visit func(Entry) error) (*Report, *history
 	report.Stopped = report.Sound() && h.tail().mark == formStopped
 	report.WasCut = report.Sound() && h.tail().mark&formCut != 0
 	if !report.Sound() {
-		for i, name := range names[max(0, len(h.segments)-1):] {
+		for i, name := range l.names[max(0, len(h.segments)-1):] {
 			data, read := files.Read(name)
 			n := len(data)
 			if i == 0 && len(h.segments) > 0 {
@@ -160,7 +160,7 @@ func Cut(files Files, suffix string) (copies []string, err error) {
 	if h.base > 0 && h.next <= max(h.snapshot.ended.Until, h.base) {
 		return nil, ErrSnapshotNeeds
 	}
-	names, _, err := segments(files)
+	l, err := arrange(files)
 	if err != nil {
 		return nil, err
 	}
@@ -177,11 +177,11 @@ func Cut(files Files, suffix string) (copies []string, err error) {
 		return nil, err
 	}
 	copies = append(copies, s.name+suffix)
-	for i := len(names) - 1; i > kept; i-- {
-		if err := files.Rename(names[i], names[i]+suffix); err != nil {
-			return nil, fmt.Errorf("journal: rename %s: %w", names[i], err)
+	for i := len(l.names) - 1; i > kept; i-- {
+		if err := files.Rename(l.names[i], l.names[i]+suffix); err != nil {
+			return nil, fmt.Errorf("journal: rename %s: %w", l.names[i], err)
 		}
-		copies = append(copies, names[i]+suffix)
+		copies = append(copies, l.names[i]+suffix)
 	}
 	return copies, PutFile(files, s.name, appendBatch(data[:s.end:s.end], s.seed, h.next, []byte{formStopped | formCut}))
 }

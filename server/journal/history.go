@@ -110,12 +110,6 @@ func arrange(files Files) (l layout, err error) {
 	return l, nil
 }
 
-// segments lists the segments that count, in order, and the numbers of their first batches.
-func segments(files Files) (names []string, firsts []uint64, err error) {
-	l, err := arrange(files)
-	return l.names, l.firsts, err
-}
-
 // errEnough ends the reading of a journal.
 var errEnough = errors.New("enough")
 
@@ -136,21 +130,20 @@ func (h *history) readAll(visit func(at time.Time, r Record, batch uint64, offse
 	if err != nil {
 		return err
 	}
-	names, firsts := l.names, l.firsts
 	if h.base = l.base; h.base > 0 {
 		h.next = h.base
 		if err := h.readSnapshot(visit); err != nil {
 			return err
 		}
 	}
-	for i, name := range names {
+	for i, name := range l.names {
 		h.file = name
-		if firsts[i] != h.next {
+		if l.firsts[i] != h.next {
 			return damaged(segmentName(h.next), 0, "the segment is missing")
 		}
 		after := uint64(0)
-		if i < len(names)-1 {
-			after = firsts[i+1]
+		if i < len(l.names)-1 {
+			after = l.firsts[i+1]
 		}
 		data, err := h.files.Read(name)
 		if err != nil {

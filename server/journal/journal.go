@@ -171,9 +171,9 @@ func Open(config Config, apply func(time.Time, Record) error) (*Journal, error) 
 	if config.Log == nil {
 		config.Log = slog.New(slog.DiscardHandler)
 	}
-	encoder, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1))
+	encoder, err := newEncoder()
 	if err != nil {
-		return nil, fmt.Errorf("journal: %w", err)
+		return nil, err
 	}
 	j := &Journal{
 		config: config, log: config.Log, encoder: encoder,
@@ -294,31 +294,27 @@ func (j *Journal) mark(file File, s segment, next uint64, form byte) {
 
 // Append adds a record, which the machine has just seen, and returns its number. It neither waits
 // nor writes. The record may be changed after that, but not its arguments and functions.
-func (j *Journal) Append(at time.Time, r Record) uint64 { return appendAll(j, at, []Record{r}) }
+func (j *Journal) Append(at time.Time, r Record) uint64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if begun, ok := r.(*Begun); ok {
+		again := *begun
+		j.begun = &again
+	}
+	return appendAll(j, at, []Record{r})
+}
 
 // AppendAll is Append for records that become durable together: after a crash, all of them are
 // there, or none. It returns the number of the last one.
-func (j *Journal) AppendAll(at time.Time, rows []sched.Row) uint64 { return appendAll(j, at, rows) }
-
-func appendAll[R any](j *Journal, at time.Time, rows []R) uint64 {
+func (j *Journal) AppendAll(at time.Time, rows []sched.Row) uint64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return appendLocked(j, at, rows)
+	return appendAll(j, at, rows)
 }
 
-// append is Append for a caller that holds the mutex.
-func (j *Journal) append(at time.Time, r Record) uint64 {
-	return appendLocked(j, at, []Record{r})
-}
-
-func appendLocked[R any](j *Journal, at time.Time, rows []R) uint64 {
+// appendAll is AppendAll for a caller that holds the mutex.
+func appendAll[R any](j *Journal, at time.Time, rows []R) uint64 {
 	j.appended += uint64(len(rows))
-	for _, r := range rows {
-		if begun, ok := any(r).(*Begun); ok {
-			again := *begun
-			j.begun = &again
-		}
-	}
 	if j.lost {
 		return j.appended
 	}

@@ -171,7 +171,7 @@ func TestDamageIsFoundWhereverItIs(t *testing.T) {
 		}
 		for _, whole := range []*disk{files, killed} {
 			names, _ := whole.List()
-			logs, _, _ := segments(whole)
+			logs := segments(whole)
 			last := logs[len(logs)-1]
 			for _, name := range names {
 				for i := range whole.files[name].data {
@@ -203,7 +203,7 @@ func forged(number uint64) []byte {
 
 func TestASegmentThatIsMissingIsFound(t *testing.T) {
 	files := filled(t, 8, 100)
-	names, _, _ := segments(files)
+	names := segments(files)
 	if len(names) < 3 {
 		t.Fatalf("there are %d segments only", len(names))
 	}
@@ -215,7 +215,7 @@ func TestASegmentThatIsMissingIsFound(t *testing.T) {
 
 func TestALaterFormatIsRefused(t *testing.T) {
 	files := filled(t, 2, 1<<20)
-	names, _, _ := segments(files)
+	names := segments(files)
 	files.files[names[0]].data[len(magic)]++
 	if _, err := Open(Config{Files: files}, func(time.Time, Record) error { return nil }); err == nil || !strings.Contains(err.Error(), "format 4") {
 		t.Errorf("format 4: %v", err)

@@ -210,6 +210,15 @@ func readSegment(name string, data []byte, first, after uint64, visit func(numbe
 	return s, next, nil
 }
 
+// newEncoder returns what compresses records.
+func newEncoder() (*zstd.Encoder, error) {
+	encoder, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1))
+	if err != nil {
+		return nil, fmt.Errorf("journal: %w", err)
+	}
+	return encoder, nil
+}
+
 // pack returns the form and the bytes of records in a body.
 func pack(records []byte, encoder *zstd.Encoder) (form byte, packed []byte) {
 	if len(records) > smallBody {

@@ -114,7 +114,7 @@ func (j *Journal) Snapshot(at time.Time, sources ...Source) *Snapshot {
 		journal: j, began: time.Now(), sources: sources, filling: newBatch(),
 		whole: make(chan *batch, 1), taken: make(chan struct{}, 1), stop: stop, done: make(chan struct{}), places: map[hash]place{},
 	}
-	j.append(at, &SnapshotBegan{})
+	appendAll(j, at, []Record{&SnapshotBegan{}})
 	j.snapshot, j.filling.snapshot = s, s
 	j.checkDue()
 	if j.begun != nil {
@@ -207,9 +207,9 @@ func (s *Snapshot) run(ctx context.Context) {
 // write writes the snapshot and makes it durable.
 func (s *Snapshot) write(ctx context.Context) (err error) {
 	files := s.journal.config.Files
-	encoder, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1))
+	encoder, err := newEncoder()
 	if err != nil {
-		return fmt.Errorf("journal: %w", err)
+		return err
 	}
 	defer encoder.Close()
 	file, err := files.Append(snapshotPart)
