@@ -7,7 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
+	"slices"
 	"syscall"
 	"time"
 
@@ -41,8 +41,9 @@ type RestartResult struct {
 	PeakBeforeBytes uint64  `json:"peak_rss_before_bytes"`
 	PeakAfterBytes  uint64  `json:"peak_rss_after_bytes"`
 	PeakRatio       float64 `json:"peak_rss_ratio"`
-	// DiskBytes is the size of the journal at the kill, MostDiskBytes the largest that was seen,
-	// and LiveBytes the size of the newest snapshot at the end.
+	// DiskBytes is the size of the journal at the kill, and MostDiskBytes the largest that was
+	// seen. LiveBytes is the size of the snapshot that the next start takes, at its stop at the
+	// latest; 0, as is DiskRatio: it took none.
 	DiskBytes     uint64  `json:"disk_bytes"`
 	MostDiskBytes uint64  `json:"most_disk_bytes"`
 	LiveBytes     uint64  `json:"live_snapshot_bytes"`
@@ -118,6 +119,10 @@ func Restart(ctx context.Context, c RestartConfig) (out RestartResult, err error
 	if out.DiskBytes, err = directoryBytes(journal); err != nil {
 		return out, err
 	}
+	old, _, err := newestSnapshot(journal)
+	if err != nil {
+		return out, err
+	}
 	began := time.Now()
 	next, err := c.start(ctx, directory, journal)
 	if err != nil {
@@ -127,12 +132,17 @@ func Restart(ctx context.Context, c RestartConfig) (out RestartResult, err error
 	if out.PeakAfterBytes, err = statusBytes(next.PID(), "VmHWM"); err != nil {
 		return out, err
 	}
-	// A stop in good order takes a snapshot, if the disk is quick.
-	if err := next.Stop(); err != nil {
+	// A stop in good order takes a snapshot, if the disk is quick, but gives one up that was due at
+	// the start.
+	if err := errors.Join(snapshotEnds(ctx, journal), next.Stop()); err != nil {
 		return out, err
 	}
-	if out.LiveBytes, err = snapshotSize(journal); err != nil {
+	name, size, err := newestSnapshot(journal)
+	if err != nil {
 		return out, err
+	}
+	if name != old {
+		out.LiveBytes = size
 	}
 	out.PeakRatio = float64(out.PeakAfterBytes) / float64(out.PeakBeforeBytes)
 	if out.LiveBytes > 0 {
@@ -170,17 +180,34 @@ func (c RestartConfig) start(ctx context.Context, directory, journal string) (*P
 	return next, nil
 }
 
-// snapshotSize returns the size of the newest snapshot of a journal; 0: there is none.
-func snapshotSize(directory string) (size uint64, err error) {
-	entries, err := os.ReadDir(directory)
-	for _, entry := range entries {
-		if strings.HasSuffix(entry.Name(), ".snapshot") {
-			info, err := entry.Info()
-			if err != nil {
-				return 0, fmt.Errorf("bench: size of a snapshot: %w", err)
-			}
-			size = uint64(info.Size())
+// snapshotEnds waits until no snapshot is being written.
+func snapshotEnds(ctx context.Context, directory string) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	for {
+		parts, err := filepath.Glob(filepath.Join(directory, "*.snapshot.part"))
+		if err != nil || len(parts) == 0 {
+			return err
+		}
+		select {
+		case <-time.After(pollEvery):
+		case <-ctx.Done():
+			return fmt.Errorf("bench: %s is not whole after %s: free space on the disk, or measure fewer tasks: %w", parts[0], startTimeout, ctx.Err())
 		}
 	}
-	return size, err
+}
+
+// newestSnapshot returns the name and the size of the newest snapshot of a journal; "": there is
+// none.
+func newestSnapshot(directory string) (name string, size uint64, err error) {
+	all, err := filepath.Glob(filepath.Join(directory, "*.snapshot"))
+	if err != nil || len(all) == 0 {
+		return "", 0, err
+	}
+	name = slices.Max(all)
+	info, err := os.Stat(name)
+	if err != nil {
+		return "", 0, fmt.Errorf("bench: size of a snapshot: %w", err)
+	}
+	return name, uint64(info.Size()), nil
 }
