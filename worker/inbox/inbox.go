@@ -68,9 +68,6 @@ func (b *Inbox) Reuse(events []any) {
 
 // TakeFirst returns the events that are to be handled before their turn, and leaves the rest.
 func (b *Inbox) TakeFirst(is func(x any) bool) (first []any) {
-	if !b.Waiting() {
-		return nil
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	rest := b.events[:0]
