@@ -7,11 +7,7 @@ import (
 	"github.com/millrace/millrace/server/sched"
 )
 
-// FormatEffect formats an effect as text, with the task's key if the task is still known.
-func FormatEffect(m *sched.Machine, e sched.Effect) string {
-	return formatEffect(m, e, func(id ids.TaskID) string { return name(m, id) })
-}
-
+// formatEffect formats an effect as text, with the name of its task.
 func formatEffect(m *sched.Machine, e sched.Effect, name func(ids.TaskID) string) string {
 	task := name(e.Task)
 	switch e.Kind {

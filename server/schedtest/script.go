@@ -450,7 +450,7 @@ func (s *Script) submission(a args) sched.GraphSubmitted {
 			o.Resources = map[string]float64{"gpu": float64(g)}
 		}
 		if w := l.values["workers"]; w != "" {
-			o.Workers = AnyOf(strings.Split(w, "+")...)
+			o.Workers = anyOf(strings.Split(w, "+")...)
 		}
 		ev.Ops = append(ev.Ops, op)
 		ev.Options = append(ev.Options, o)
@@ -521,8 +521,8 @@ func (s *Script) objects(a args) sched.ObjectsReported {
 	return ev
 }
 
-// AnyOf returns the selectors for workers as people name them: each text is a name or a host.
-func AnyOf(texts ...string) []sched.WorkerSelector {
+// anyOf returns the selectors for workers as people name them: each text is a name or a host.
+func anyOf(texts ...string) []sched.WorkerSelector {
 	var selectors []sched.WorkerSelector
 	for _, text := range texts {
 		selectors = append(selectors, sched.WorkerSelector{Name: text}, sched.WorkerSelector{Host: text})
