@@ -4,10 +4,12 @@
 package writes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -231,10 +233,13 @@ func (w *Writes) answer(id ledger.ObjectID, refusal error) {
 // has them.
 func (w *Writes) Reports() []*workerv1.ObjectReport {
 	reports := make([]*workerv1.ObjectReport, 0, len(w.open))
-	// order-free: they are independent of each other.
+	// order-free: they are sorted.
 	for _, x := range w.open {
 		reports = append(reports, x.report)
 	}
+	slices.SortFunc(reports, func(a, b *workerv1.ObjectReport) int {
+		return cmp.Or(cmp.Compare(a.GetReplica().GetTaskId(), b.GetReplica().GetTaskId()), cmp.Compare(a.GetReplica().GetGeneration(), b.GetReplica().GetGeneration()))
+	})
 	return reports
 }
 

@@ -3,8 +3,10 @@ package writes
 import (
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 
+	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/worker/value"
 	"github.com/millrace/millrace/worker/workertest"
@@ -76,4 +78,27 @@ func TestRefusedWritesAreAnswered(t *testing.T) {
 			t.Errorf("the answer is %v, want %q", err, want)
 		}
 	}
+}
+
+// The reports on objects that wait for the scheduler are in the order of their tasks.
+func TestReportsAreInOrder(t *testing.T) {
+	const most = 20
+	committed := make(chan *Write, most)
+	w := New(Config{Store: workertest.NewStore(t, 1<<20), Tell: func(x *Write) { committed <- x }, Log: slog.New(slog.DiscardHandler)})
+	var all sync.WaitGroup
+	for i := range most {
+		incoming, err := w.Create(t.Context(), transfer.Head{Ref: transfer.Ref{Task: ids.TaskID(most - i)}, Header: value.Null()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Go(func() { _ = incoming.Commit(t.Context()) })
+		w.Committed(<-committed, false, false)
+	}
+	for i, report := range w.Reports() {
+		if task := report.GetReplica().GetTaskId(); task != uint64(i+1) {
+			t.Errorf("report %d is on task %d", i, task)
+		}
+	}
+	w.Refuse()
+	all.Wait()
 }
