@@ -3,7 +3,6 @@ package journal
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -258,11 +257,11 @@ func Identify(files Files) (*Begun, error) {
 // attempts of their own.
 const startsGap = 64
 
-// apart makes a reader of records see the starts under higher numbers. The next start of the
-// scheduler then gets a number that it would probably not get from an older copy of the directory,
-// so what is left of the time that the copy does not know is not mistaken for its own.
-func apart(apply func(time.Time, Record) error) func(time.Time, Record, uint64, int) error {
-	gap := rand.Uint64N(startsGap)
+// apart makes a reader of records see the starts under numbers that are higher by a random gap. The
+// next start of the scheduler then gets a number that it would probably not get from an older copy
+// of the directory, so what is left of the time that the copy does not know is not mistaken for its
+// own.
+func apart(gap uint64, apply func(time.Time, Record) error) func(time.Time, Record, uint64, int) error {
 	return func(at time.Time, r Record, _ uint64, _ int) error {
 		switch r := r.(type) {
 		case *Begun:

@@ -14,6 +14,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -56,6 +57,8 @@ type Config struct {
 	SnapshotBytes int
 	// RetryTime is the time between two attempts to write to a disk that refuses. 0: 1 s.
 	RetryTime time.Duration
+	// Random draws the gaps between the numbers of starts; nil: rand.Uint64.
+	Random func() uint64
 }
 
 // Journal appends records. Append has one caller at a time; the other methods may be called by any
@@ -168,6 +171,9 @@ func Open(config Config, apply func(time.Time, Record) error) (*Journal, error) 
 	if config.RetryTime == 0 {
 		config.RetryTime = retryTime
 	}
+	if config.Random == nil {
+		config.Random = rand.Uint64
+	}
 	if config.Log == nil {
 		config.Log = slog.New(slog.DiscardHandler)
 	}
@@ -195,7 +201,7 @@ func (j *Journal) replay(apply func(time.Time, Record) error) error {
 		return err
 	}
 	defer h.close()
-	if err := h.read(apart(func(at time.Time, r Record) error {
+	if err := h.read(apart(j.config.Random()%startsGap, func(at time.Time, r Record) error {
 		if begun, ok := r.(*Begun); ok {
 			j.begun = begun
 		}

@@ -5,9 +5,7 @@
 //
 // With -sim.restarts the scheduler is killed at any step, sometimes with a loss of power, and goes
 // on from its journal, whose disk is simulated. It must know what it has acknowledged, give no
-// number twice, and compute nothing again that a worker still holds. Not all seeds pass yet, so the
-// flag is off by default. The journal draws the number of each start, so such runs of a seed differ
-// in numbers.
+// number twice, and compute nothing again that a worker still holds. The flag is off by default.
 //
 // Streams break and lose all messages in flight. Old messages are delivered again. Workers crash,
 // stop and come back, ask to leave and are drained. Workers of the same machine lend each other

@@ -160,6 +160,8 @@ type held struct {
 // boot starts the scheduler, which goes on from its journal if it has one.
 func (s *server) boot() {
 	w := s.w
+	// Clients get numbers that a person can read.
+	random := func() uint64 { s.random += 2; return s.random }
 	s.loop = loop.New(loop.Config{
 		Machine:        sched.Config{FirstTask: 1, InlineResultBytes: inlineBytes, InlineBudgetBytes: 1 << 10, MaxWorkerDeaths: maxWorkerDeaths, ChainBytes: 8 << 10, Facts: s.disk != nil},
 		Cluster:        schedapi.Cluster{Life: life, WorkerLease: workerLease, InlineResultBytes: inlineBytes},
@@ -167,11 +169,10 @@ func (s *server) boot() {
 		RestartGrace:   restartGrace,
 		Log:            slog.New(&logHandler{w: w, process: "scheduler", least: slog.LevelInfo}),
 		Clock:          func() time.Time { return w.now },
-		// Clients get numbers that a person can read.
-		Random: func() uint64 { s.random += 2; return s.random },
+		Random:         random,
 	})
 	if s.disk != nil {
-		if err := s.loop.Restore(context.Background(), journal.Config{Files: s.disk, SegmentBytes: 64 << 10, SnapshotBytes: 32 << 10}); err != nil {
+		if err := s.loop.Restore(context.Background(), journal.Config{Files: s.disk, SegmentBytes: 64 << 10, SnapshotBytes: 32 << 10, Random: random}); err != nil {
 			w.fail(nil, "the scheduler does not start again: %v", err)
 		}
 	}
