@@ -320,7 +320,7 @@ func record(n int) Record {
 }
 
 // A directory of format 1 has segments without a salt, and a file for each long value. It goes on
-// in format 2.
+// in the newest format.
 func TestADirectoryOfFormat1GoesOn(t *testing.T) {
 	files := format1(t)
 	names, _ := files.List()

@@ -24,7 +24,7 @@ func (l *Loop) DrainWorkers(ctx context.Context, event sched.DrainOrdered) error
 			}
 		}
 		err := l.ordered(effects, refused)
-		l.restarting.awaited = l.restarting.recorded
+		l.awaitFacts()
 		return err
 	})
 }

@@ -73,7 +73,7 @@ func (l *Loop) Restore(ctx context.Context, config journal.Config) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		l.now = l.start.Add(at.Sub(l.start))
+		l.now = l.timeOf(at)
 		return l.load(record)
 	})
 	if err != nil {
@@ -85,8 +85,9 @@ func (l *Loop) Restore(ctx context.Context, config journal.Config) error {
 		return err
 	}
 	l.now = l.config.Clock()
+	first := (r.starts - 1) * restartRevisions
 	if r.starts > 1 {
-		l.catalog.Begin((r.starts - 1) * restartRevisions)
+		l.catalog.Begin(first)
 	}
 	l.step(sched.Loaded{Restarts: r.starts - 1, Functions: l.functions.Hashes()})
 	r.loading = false
@@ -95,12 +96,11 @@ func (l *Loop) Restore(ctx context.Context, config journal.Config) error {
 		l.happened(schedapi.EventUnrestored, schedapi.SeverityError, "", "%d tasks cannot be brought back, and fail; the first: %s", tasks, why)
 	}
 	l.restoreOwners()
-	l.restoreCoordination((r.starts - 1) * restartRevisions)
+	l.restoreCoordination(first)
 	l.restoreMembers()
 	for _, id := range slices.Sorted(maps.Keys(l.clients.byID)) {
 		c := l.clients.byID[id]
 		c.lastSeen = l.now
-		first := (r.starts - 1) * restartRevisions
 		c.changes = changeLog{revision: first, floor: first}
 		l.dirty.client(c, l.now)
 	}
@@ -262,7 +262,7 @@ func (l *Loop) restoreOwners() {
 // record is durable.
 func (l *Loop) record(r journal.Record) {
 	l.note(r)
-	l.restarting.awaited = l.restarting.recorded
+	l.awaitFacts()
 }
 
 // note appends records for which no call waits.
@@ -282,9 +282,7 @@ func (l *Loop) recordFacts() {
 
 // awaitFacts lets the call in progress be answered after all that was recorded is durable.
 func (l *Loop) awaitFacts() {
-	if l.restarting.journal != nil {
-		l.restarting.awaited = l.restarting.recorded
-	}
+	l.restarting.awaited = l.restarting.recorded
 }
 
 // refuseIfBehind returns an error while the records of too many new tasks are not durable. The
