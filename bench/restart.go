@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -161,16 +160,8 @@ func (c RestartConfig) start(ctx context.Context, directory, journal string) (*P
 			return nil, err
 		}
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	address := listener.Addr().String()
-	if err := listener.Close(); err != nil {
-		return nil, err
-	}
 	file := filepath.Join(directory, "next.json")
-	next, err := Start(executable, nil, "scheduler", "--http", "", "--listen", address, "--scheduler-file", file, "--journal", journal)
+	next, err := Start(executable, nil, "scheduler", "--http", "", "--listen", "127.0.0.1:0", "--scheduler-file", file, "--journal", journal)
 	if err != nil {
 		return nil, err
 	}
