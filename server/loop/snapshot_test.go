@@ -136,9 +136,14 @@ func TestSnapshotsAreTakenUnderLoad(t *testing.T) {
 				s.must(s.CloseClient(t.Context(), c))
 			}
 		})
+		deadline := time.Now().Add(time.Minute)
 		for n := 0; n < 20 || s.Journal().Snapshots < taken+2; n++ {
 			s.submit(keeper, fmt.Sprint("kept", submitted))
 			submitted++
+			if time.Now().After(deadline) {
+				t.Errorf("round %d: no snapshots are taken: %+v", round, s.Journal())
+				break
+			}
 		}
 		close(done)
 		group.Wait()
