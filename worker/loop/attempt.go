@@ -58,8 +58,8 @@ type carried struct {
 	priority       int32
 }
 
-// newAttempt returns the record of an assignment, whose operation may be nil. It leaves out who
-// makes the inputs; see subscriptions.makers.
+// newAttempt returns the record of an assignment, whose operation may be nil. It leaves out the
+// makers of the inputs; see subscriptions.makers.
 func newAttempt(pb *workerv1.Assignment, o *op) *attempt {
 	a := &attempt{
 		assigned: session.AssignedOf(pb), op: o, inputs: make([]device.Input, len(pb.GetInputs())),

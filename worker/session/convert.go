@@ -9,8 +9,8 @@ import (
 
 // This file turns messages of the scheduler into the machine's words, and the other way round.
 
-// AssignedOf converts an assignment. It leaves out what follows from the operation, and who makes
-// the inputs.
+// AssignedOf converts an assignment. It leaves out the makers of the inputs, and all that depends
+// on the operation.
 func AssignedOf(pb *workerv1.Assignment) lifecycle.Assigned {
 	assigned := lifecycle.Assigned{
 		Ref:  lifecycle.Ref{Task: ids.TaskID(pb.GetTaskId()), Attempt: ids.Attempt(pb.GetAttempt())},
