@@ -35,8 +35,8 @@ const (
 	defaultLease = 30 * time.Second
 	// defaultRetryTimeout is how long a call is retried while the scheduler cannot be reached.
 	defaultRetryTimeout = 30 * time.Second
-	// defaultReconnectTimeout is how long submissions and fetches of results are retried. A
-	// scheduler with a journal may be away that long without a loss.
+	// defaultReconnectTimeout is how long submissions, fetches of results and waits for locks and
+	// the like are retried. A scheduler with a journal may be away that long without a loss.
 	defaultReconnectTimeout = 10 * time.Minute
 	maxMessageBytes         = 256 << 20
 	windowBytes             = 8 << 20
@@ -81,13 +81,14 @@ func WithLease(d time.Duration) Option { return func(c *config) { c.lease = d } 
 
 // WithRetryTimeout sets how long calls are retried while the scheduler cannot be reached, or has no
 // memory for more tasks (ErrSchedulerFull). The time in which a scheduler reads its journal is not
-// counted. The default is 30 s. See WithReconnectTimeout for submissions and results.
+// counted. The default is 30 s. See WithReconnectTimeout for submissions, results and waits.
 func WithRetryTimeout(d time.Duration) Option { return func(c *config) { c.retry = d } }
 
-// WithReconnectTimeout sets how long the scheduler may be away until submissions, and fetches of
-// results from workers, fail with ErrUnavailable, unless their contexts end before. The default is
-// 10 min. A Future whose task was accepted waits as long as the context of the wait: it fails if
-// the scheduler is back and does not know the client's lease (ErrLeaseLost).
+// WithReconnectTimeout sets how long the scheduler may be away until submissions, fetches of
+// results from workers, and waits for locks, queues and the like fail with ErrUnavailable, unless
+// their contexts end before. The default is 10 min. A Future whose task was accepted waits as long
+// as the context of the wait: it fails if the scheduler is back and does not know the client's
+// lease (ErrLeaseLost).
 func WithReconnectTimeout(d time.Duration) Option { return func(c *config) { c.reconnect = d } }
 
 // WithTLS encrypts the connections.
@@ -261,20 +262,22 @@ func (c *Client) retry(ctx context.Context, op string, call func(context.Context
 // be reached, it repeats the call for at most the time away; while the scheduler answers that it
 // has no memory for the call or cannot do it now, for the retry timeout. call must be idempotent.
 func (c *Client) retryFor(ctx context.Context, op string, away time.Duration, call func(context.Context) error) error {
-	now := time.Now()
-	lost, refused := now.Add(away), now.Add(c.config.retry)
+	var lost, refused time.Time // set by the first failure: a call that waits in line is no outage
 	wait := 5 * time.Millisecond
 	for {
 		err := call(ctx)
 		if err == nil {
 			return nil
 		}
+		now := time.Now()
+		if lost.IsZero() {
+			lost, refused = now.Add(away), now.Add(c.config.retry)
+		}
 		reason, until := "", refused
 		var answer *Error
 		if errors.As(callError(context.Background(), op, err), &answer) {
 			reason = answer.Reason
 		}
-		now := time.Now()
 		switch full := status.Code(err) == codes.ResourceExhausted && reason == reasonFull; {
 		case full:
 			wait = max(wait, fullBackoff)

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -26,26 +25,22 @@ func (c *Client) shared() millracev1.CoordinationServiceClient {
 }
 
 // poll repeats a call that waits until it is met. The call has an id: if the connection breaks it
-// is repeated, and if ctx ends it is withdrawn.
+// is repeated for the reconnect timeout, and if ctx ends it is withdrawn.
 func (c *Client) poll(ctx context.Context, op, id string, call func(ctx context.Context, wait *durationpb.Duration) (bool, error)) error {
 	if c.config.leaseless {
 		return fmt.Errorf("millrace: %s: the client has no lease (WithoutLease), so it cannot wait in line", op)
 	}
-	silent := time.Now()
 	for {
-		met, err := call(ctx, durationpb.New(pollWait))
-		switch {
-		case err == nil && met:
-			return nil
-		case err == nil:
-			silent = time.Now()
-		case ctx.Err() != nil:
+		met := false
+		err := c.retryFor(ctx, op, c.config.reconnect, func(ctx context.Context) (err error) {
+			met, err = call(ctx, durationpb.New(pollWait))
+			return err
+		})
+		if err != nil && ctx.Err() != nil {
 			c.withdraw(ctx, id)
-			return callError(ctx, op, err)
-		case status.Code(err) != codes.Unavailable || time.Since(silent) > c.config.retry:
-			return callError(ctx, op, err)
-		default:
-			sleep(ctx, 50*time.Millisecond)
+		}
+		if err != nil || met {
+			return err
 		}
 	}
 }

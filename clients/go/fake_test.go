@@ -8,6 +8,7 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
@@ -38,6 +39,7 @@ type fakeCluster struct {
 
 	millracev1.UnimplementedSchedulerServiceServer
 	millracev1.UnimplementedDataServiceServer
+	millracev1.UnimplementedCoordinationServiceServer
 
 	listener *bufconn.Listener
 
@@ -97,6 +99,7 @@ func newFake(tb testing.TB) *fakeCluster {
 	server := grpc.NewServer(append(rawframe.ServerOptions(), grpc.MaxRecvMsgSize(64<<20))...)
 	millracev1.RegisterSchedulerServiceServer(server, f)
 	millracev1.RegisterDataServiceServer(server, f)
+	millracev1.RegisterCoordinationServiceServer(server, f)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -139,6 +142,16 @@ func (f *fakeCluster) OpenClient(context.Context, *millracev1.OpenClientRequest)
 
 func (f *fakeCluster) CloseClient(context.Context, *millracev1.CloseClientRequest) (*millracev1.CloseClientResponse, error) {
 	return &millracev1.CloseClientResponse{}, nil
+}
+
+// GetEvent answers that the event is set, after the longest wait.
+func (f *fakeCluster) GetEvent(ctx context.Context, in *millracev1.GetEventRequest) (*millracev1.GetEventResponse, error) {
+	select {
+	case <-time.After(in.GetWait().AsDuration()):
+		return &millracev1.GetEventResponse{Set: true}, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 func refuse(reason, message string) error { return refuseAs(codes.InvalidArgument, reason, message) }

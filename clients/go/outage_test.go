@@ -335,6 +335,33 @@ func TestASubmissionFailsAfterTheReconnectTimeout(t *testing.T) {
 	}, WithReconnectTimeout(time.Minute))
 }
 
+// The time in line before the outage is not part of it.
+func TestAWaitInLineOutlivesAnOutage(t *testing.T) {
+	for name, limit := range map[string]struct {
+		option Option
+		want   error
+	}{
+		"default": {WithReconnectTimeout(defaultReconnectTimeout), nil},
+		"shorter": {WithReconnectTimeout(time.Minute), ErrUnavailable},
+		"longer":  {WithReconnectTimeout(5*time.Minute + pollWait/4), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var waited chan error // made in the bubble
+			testOutage(t, 5*time.Minute, func(t *testing.T, c *Client) {
+				t.Helper()
+				waited = make(chan error, 1)
+				go func() { waited <- c.WaitEvent(t.Context(), "set") }()
+				time.Sleep(pollWait / 2) // of the test's own clock: the call waits
+			}, func(*testing.T, *Client) {}, func(t *testing.T, _ *Client) {
+				t.Helper()
+				if err := <-waited; !errors.Is(err, limit.want) {
+					t.Errorf("a wait in line ended with %v, want %v", err, limit.want)
+				}
+			}, limit.option)
+		})
+	}
+}
+
 // A result on a worker is read when the scheduler can be asked again where it is.
 func TestAFetchOutlivesAnOutage(t *testing.T) {
 	var f *Future
