@@ -143,7 +143,8 @@ class Sender:
 
     def flush(self) -> None:
         """Waits until everything queued so far was sent and answered. Raises if the scheduler is
-        away for the time limit of calls; what is queued stays so."""
+        away for the time limit of calls; the queue is not emptied by that, so all of it is sent
+        when the scheduler is back."""
         done = threading.Event()
         self._commands.put(done)
         self.wait_for(done, self._connection.timeout)
