@@ -114,7 +114,9 @@ type SchedulerServiceClient interface {
 	ExplainTask(ctx context.Context, in *ExplainTaskRequest, opts ...grpc.CallOption) (*ExplainTaskResponse, error)
 	// GetResult returns a small native result as a value and as JSON. It fails with RESULT_NOT_READY
 	// if the result does not exist yet or at the end of `wait`, and with RESULT_NOT_INLINE if the
-	// result must be fetched from a worker.
+	// result must be fetched from a worker. After a restart, the scheduler reads the result from a
+	// worker, by the token of the caller, for at most 5 s. If no worker gives it, the error is
+	// RESULT_NOT_INLINE, too, and another call may succeed.
 	GetResult(ctx context.Context, in *GetResultRequest, opts ...grpc.CallOption) (*GetResultResponse, error)
 	// LocateObjects returns the workers that hold objects.
 	LocateObjects(ctx context.Context, in *LocateObjectsRequest, opts ...grpc.CallOption) (*LocateObjectsResponse, error)
@@ -611,7 +613,9 @@ type SchedulerServiceServer interface {
 	ExplainTask(context.Context, *ExplainTaskRequest) (*ExplainTaskResponse, error)
 	// GetResult returns a small native result as a value and as JSON. It fails with RESULT_NOT_READY
 	// if the result does not exist yet or at the end of `wait`, and with RESULT_NOT_INLINE if the
-	// result must be fetched from a worker.
+	// result must be fetched from a worker. After a restart, the scheduler reads the result from a
+	// worker, by the token of the caller, for at most 5 s. If no worker gives it, the error is
+	// RESULT_NOT_INLINE, too, and another call may succeed.
 	GetResult(context.Context, *GetResultRequest) (*GetResultResponse, error)
 	// LocateObjects returns the workers that hold objects.
 	LocateObjects(context.Context, *LocateObjectsRequest) (*LocateObjectsResponse, error)

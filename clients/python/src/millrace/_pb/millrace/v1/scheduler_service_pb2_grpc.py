@@ -366,7 +366,9 @@ class SchedulerServiceServicer(object):
     def GetResult(self, request, context):
         """GetResult returns a small native result as a value and as JSON. It fails with RESULT_NOT_READY
         if the result does not exist yet or at the end of `wait`, and with RESULT_NOT_INLINE if the
-        result must be fetched from a worker.
+        result must be fetched from a worker. After a restart, the scheduler reads the result from a
+        worker, by the token of the caller, for at most 5 s. If no worker gives it, the error is
+        RESULT_NOT_INLINE, too, and another call may succeed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
