@@ -400,7 +400,9 @@ def test_a_scheduler_that_comes_back_late(cluster: LocalCluster) -> None:
         proxy.close()
 
 
-def test_a_scheduler_that_reads_its_journal_is_not_away(cluster: LocalCluster) -> None:
+def test_a_scheduler_that_reads_its_journal_is_not_away(
+    cluster: LocalCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     proxy = Proxy(cluster.address)
     starting = grpc.StatusCode.UNAVAILABLE, "SCHEDULER_STARTING"
     try:
@@ -412,6 +414,7 @@ def test_a_scheduler_that_reads_its_journal_is_not_away(cluster: LocalCluster) -
             proxy.fail("PublishDataset", *starting, times=3)
             future = client.submit(inc, 1, pure=False)
             client.publish_dataset("once", future)
+            assert "because the scheduler reads its journal" in caplog.text
             client.unpublish_dataset("once")
             proxy.fail("Watch", *starting, times=6)
             proxy.fail("SubmitBatch", *starting, times=6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterable
@@ -22,6 +23,8 @@ from millrace._pb.millrace.v1 import (
     watch_pb2,
     worker_calls_pb2,
 )
+
+_log = logging.getLogger("millrace")
 
 #: Beginnings of the names of calls that are repeated if the connection breaks: they change nothing,
 #: or the same thing however often they are made.
@@ -59,6 +62,26 @@ def starting(error: grpc.RpcError) -> bool:
     return errors.reason_of(error) == _STARTING
 
 
+class _Notices:
+    """Tells the user, at growing intervals, that a call waits for a scheduler that reads its journal.
+
+    Args:
+        name: the call, for the notices.
+        first: seconds until the first notice.
+    """
+
+    def __init__(self, name: str, first: float) -> None:
+        self._name, self._next = name, first
+        self._began = time.monotonic()
+
+    def waits(self) -> None:
+        """Notes that the call still waits."""
+        waited = time.monotonic() - self._began
+        if waited >= self._next:
+            self._next = 2 * waited
+            _log.warning("%s: waits for %.0f s already, because the scheduler reads its journal", self._name, waited)
+
+
 class Connection:
     """A channel to the scheduler, with the token and the time limit of its calls."""
 
@@ -93,6 +116,7 @@ class Connection:
     def open(self, request: client_pb2.OpenClientRequest) -> client_pb2.OpenClientResponse:
         """Opens a lease. Waits until the scheduler is reachable, at most `timeout` seconds."""
         deadline = time.monotonic() + self.timeout
+        notices = _Notices(f"joining the cluster at {self.address}", self.timeout)
         pause = 0.05
         while True:
             left = deadline - time.monotonic()
@@ -109,6 +133,7 @@ class Connection:
                 begins = starting(e)
                 if begins:
                     deadline = time.monotonic() + self.timeout
+                    notices.waits()
                 if not refused or (not begins and time.monotonic() + pause > deadline):
                     raise errors.from_rpc(e, f"cannot join the cluster at {self.address}") from None
             self.ended.wait(pause)
@@ -132,6 +157,7 @@ class Connection:
         limit = timeout or max(self.timeout, 30.0)
         deadline = time.monotonic() + limit
         name = errors.call_name(method)
+        notices = _Notices(f"{name} at {self.address}", self.timeout)
         while True:
             left = max(deadline - time.monotonic(), 0.01)
             try:
@@ -146,6 +172,7 @@ class Connection:
                 begins = starting(e)
                 if begins and timeout is None:
                     deadline = time.monotonic() + limit
+                    notices.waits()
                 repeatable = begins or (broke(e) and method.startswith(_REPEATABLE))
                 if not repeatable or time.monotonic() > deadline:
                     raise errors.from_rpc(e, name, keys) from None
