@@ -126,15 +126,12 @@ func (c *Client) place(ctx context.Context, f *Future, names []string, head *mil
 		}
 		if err == nil {
 			var here bool
-			here, err = c.write(ctx, w.GetDataAddress(), head, frames)
+			here, err = c.placeAt(ctx, f, w, head, frames)
 			switch {
-			case here || errors.Is(err, reasonError("NOT_A_DATA_TASK")): // The news of its end may be on the way.
+			case here:
 				had = w
 			case err == nil:
-				if err = c.awaitReport(ctx, f, w.GetWorkerId()); err == nil {
-					return f.Wait(ctx)
-				}
-				avoid[w.GetWorkerId()] = true
+				return f.Wait(ctx)
 			default:
 				avoid[w.GetWorkerId()] = true
 			}
@@ -144,11 +141,7 @@ func (c *Client) place(ctx context.Context, f *Future, names []string, head *mil
 			return fmt.Errorf("millrace: scatter %q: %w", f.key, context.Cause(ctx))
 		case c.closed.Load():
 			return ErrClosed
-		case had != nil:
-			if err == nil {
-				err = &Error{Op: "Scatter", Code: codes.Unavailable, Message: fmt.Sprintf(
-					"worker w%d has it already, and neither the scheduler reported its end nor did the worker drop it", had.GetWorkerId())}
-			}
+		case had != nil: // The news of its end may be on the way.
 		case errors.Is(err, ErrNoWorkerFits) && len(avoid) > 0:
 			clear(avoid) // a worker that joined late, or came back, may accept it
 		case !errors.Is(err, ErrUnavailable):
@@ -168,6 +161,20 @@ func (c *Client) place(ctx context.Context, f *Future, names []string, head *mil
 		case <-timer.C:
 		}
 	}
+}
+
+// placeAt writes an object to a worker, and waits until its task has ended. here means that the
+// worker did not take the object, because it has it already; then there is an error, too.
+func (c *Client) placeAt(ctx context.Context, f *Future, w *millracev1.Worker, head *millracev1.ObjectHead, frames [][]byte) (here bool, err error) {
+	here, err = c.write(ctx, w.GetDataAddress(), head, frames)
+	switch {
+	case here:
+		return true, &Error{Op: "Scatter", Code: codes.Unavailable, Message: fmt.Sprintf(
+			"worker w%d has it already, and neither the scheduler reported its end nor did the worker drop it", w.GetWorkerId())}
+	case err != nil:
+		return errors.Is(err, reasonError("NOT_A_DATA_TASK")), err
+	}
+	return false, c.awaitReport(ctx, f, w.GetWorkerId())
 }
 
 // awaitReport waits until the task of a written object has ended, and returns nil whatever its
