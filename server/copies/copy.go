@@ -76,7 +76,10 @@ func (m *Machine) stopCopy(c *copying) {
 	if m.copyOf[c.object] == c {
 		delete(m.copyOf, c.object)
 	}
-	maps.DeleteFunc(m.stopped, func(_, task ids.TaskID) bool { active, _ := m.tables.Attempt(task); return !active })
+	if len(m.stopped) >= m.mostStopped { // A drain that ends stops thousands at once.
+		maps.DeleteFunc(m.stopped, func(_, task ids.TaskID) bool { active, _ := m.tables.Attempt(task); return !active })
+		m.mostStopped = 2*len(m.stopped) + maxCopies
+	}
 	if m.underCopy(c) {
 		m.stopped[c.object] = c.task
 	}

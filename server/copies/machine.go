@@ -51,8 +51,10 @@ type Machine struct {
 	ordered    map[uint64]*copying
 	copyNumber uint64
 	// stopped are copies that were stopped, by object: their last tasks. Until the owner has ended
-	// such a task, its tables say that it needs the object.
-	stopped map[ids.TaskID]ids.TaskID
+	// such a task, its tables say that it needs the object. From mostStopped of them on, those are
+	// removed whose tasks have ended.
+	stopped     map[ids.TaskID]ids.TaskID
+	mostStopped int
 	// keeps are the objects that workers were asked to keep (EffectKeep), and have not answered.
 	// The request is repeated when a worker opens a session: asked are then those from before.
 	keeps orders
