@@ -47,19 +47,14 @@ func (s *schedulerService) GetResult(ctx context.Context, r *pb.GetResultRequest
 	return resultOf(&info, &update)
 }
 
-const (
-	// askedBytes is the size of the largest result that is read from a worker: the default size of
-	// those that the scheduler holds itself.
-	askedBytes = 64 << 10
-	// askedTime limits the wait for the worker.
-	askedTime = 5 * time.Second
-)
+// askedTime limits the wait for the worker.
+const askedTime = 5 * time.Second
 
 // valueAtWorker reads a small result without frames from a worker that holds it, by the token of
 // the caller. Such a result is usually held by the scheduler, but not after a restart, or if all of
 // them together are too large. nil: it is none, or no worker gives it.
 func (s *schedulerService) valueAtWorker(ctx context.Context, update *sched.Update) []byte {
-	if update.OutputBytes > askedBytes {
+	if update.OutputBytes > uint64(s.scheduler.Cluster().InlineResultBytes) {
 		return nil
 	}
 	ref := &pb.ObjectRef{TaskId: uint64(update.Task)}
