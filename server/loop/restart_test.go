@@ -166,9 +166,18 @@ func (s *start) stop() *start {
 
 func (s *start) open(name string) ids.ClientID {
 	s.t.Helper()
-	c, err := s.OpenClient(s.t.Context(), schedapi.ClientSpec{Name: name, Namespace: "n", TTL: time.Hour})
+	c, err := s.tryOpen(name)
 	s.must(err)
-	return c.ID
+	return c
+}
+
+// tryOpen is open for any goroutine.
+func (s *start) tryOpen(name string) (ids.ClientID, error) {
+	c, err := s.OpenClient(s.t.Context(), schedapi.ClientSpec{Name: name, Namespace: "n", TTL: time.Hour})
+	if err != nil {
+		return 0, err
+	}
+	return c.ID, nil
 }
 
 func (s *start) must(err error) {
@@ -181,12 +190,21 @@ func (s *start) must(err error) {
 // submit submits one task with a hold, and returns its number.
 func (s *start) submit(c ids.ClientID, key string, inputs ...string) ids.TaskID {
 	s.t.Helper()
+	task, err := s.trySubmit(c, key, inputs...)
+	s.must(err)
+	return task
+}
+
+// trySubmit is submit for any goroutine.
+func (s *start) trySubmit(c ids.ClientID, key string, inputs ...string) (ids.TaskID, error) {
 	accepted, err := s.Submit(s.t.Context(), schedapi.Submission{Graph: sched.GraphSubmitted{
 		Namespace: "n", Client: c, Ops: []sched.OpSpec{{Kind: sched.OpNative, Name: "op"}},
 		Tasks: []sched.TaskSpec{{Key: key, Hold: true, Inputs: inputs}}, Retention: time.Hour,
 	}})
-	s.must(err)
-	return accepted.Tasks[0]
+	if err != nil {
+		return 0, err
+	}
+	return accepted.Tasks[0], nil
 }
 
 // tasks describes all known tasks: number, key and state.

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -112,6 +111,27 @@ func TestASnapshotHasAllThatWasAccepted(t *testing.T) {
 	}
 }
 
+// pass opens clients, which submit a task and close, one after the other until done.
+func (s *start) pass(done <-chan struct{}) error {
+	for {
+		select {
+		case <-done:
+			return nil
+		default:
+		}
+		c, err := s.tryOpen("passing")
+		if err == nil {
+			_, err = s.trySubmit(c, fmt.Sprint("passing", c))
+		}
+		if err == nil {
+			err = s.CloseClient(s.t.Context(), c)
+		}
+		if err != nil {
+			return fmt.Errorf("a passing client: %w", err)
+		}
+	}
+}
+
 // Snapshots are taken while clients submit and close, and the scheduler is killed at any time. No
 // acknowledged task is lost.
 func TestSnapshotsAreTakenUnderLoad(t *testing.T) {
@@ -122,20 +142,8 @@ func TestSnapshotsAreTakenUnderLoad(t *testing.T) {
 	submitted := 0
 	for round := range 3 {
 		taken := s.Journal().Snapshots
-		var group sync.WaitGroup
-		done := make(chan struct{})
-		group.Go(func() {
-			for {
-				select {
-				case <-done:
-					return
-				default:
-				}
-				c := s.open("passing")
-				s.submit(c, fmt.Sprint("passing", c))
-				s.must(s.CloseClient(t.Context(), c))
-			}
-		})
+		done, passed := make(chan struct{}), make(chan error, 1)
+		go func(s *start) { passed <- s.pass(done) }(s)
 		deadline := time.Now().Add(time.Minute)
 		for n := 0; n < 20 || s.Journal().Snapshots < taken+2; n++ {
 			s.submit(keeper, fmt.Sprint("kept", submitted))
@@ -146,7 +154,7 @@ func TestSnapshotsAreTakenUnderLoad(t *testing.T) {
 			}
 		}
 		close(done)
-		group.Wait()
+		s.must(<-passed)
 		s = s.restart()
 		kept := 0
 		for _, task := range s.tasks() {
