@@ -65,7 +65,7 @@ var errReplaced = errors.New("journal: the scheduler has taken a snapshot meanwh
 // that a scheduler may be writing meanwhile: then a torn end is none. An error of visit ends it.
 func Examine(files Files, live bool, visit func(Entry) error) (*Report, error) {
 	report, _, err := examine(files, live, visit)
-	return report, err
+	return report, located(files, err)
 }
 
 func examine(files Files, live bool, visit func(Entry) error) (*Report, *history, error) {

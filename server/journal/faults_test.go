@@ -2,12 +2,12 @@ package journal
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
+	"hash/crc32"
 	"log/slog"
 	"math/rand/v2"
-	"os"
 	"reflect"
 	"strings"
 	"testing"
@@ -319,72 +319,55 @@ func record(n int) Record {
 	return numbered(n)
 }
 
-// A directory of format 1 has segments without a salt, and a file for each long value. It goes on
-// in the newest format.
-func TestADirectoryOfFormat1GoesOn(t *testing.T) {
-	files := format1(t)
-	names, _ := files.List()
-	value := bytes.Repeat([]byte("v"), largeBytes)
-	want := []Record{numbered(1), &DatasetPublished{Number: 1, Name: "d", Value: value}, numbered(2), numbered(3), &DatasetPublished{Number: 2, Value: value}, long(3, largeBytes)}
-	j, had := opened(t, files, 1<<20)
-	if len(had) != 5 || !reflect.DeepEqual(had[1:], want[:4]) {
-		t.Fatalf("%d records are read", len(had))
+// A directory with a segment or a snapshot of an older format is refused with what to do, and
+// nothing in it is changed.
+func TestOlderFormatsAreRefused(t *testing.T) {
+	whole := snapped(t, 200).files
+	l, err := arrange(whole)
+	if err != nil || l.base == 0 || len(l.names) < 2 {
+		t.Fatalf("%+v, %v", l, err)
 	}
-	write(t, j, want[4:]...)
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
-	again, log, err := reread(files)
-	if err != nil || len(again) != 7 || !reflect.DeepEqual(again[1:], want) || log != "" {
-		t.Errorf("%d records, %v\n%s", len(again), err, log)
-	}
-	if len(files.files) != 5 {
-		t.Errorf("%d files", len(files.files))
-	}
-	delete(files.files, names[2])
-	if _, _, err := reread(files); err == nil || !strings.Contains(err.Error(), names[2]) || !strings.Contains(err.Error(), "missing") {
-		t.Errorf("without the value: %v", err)
+	for format := uint32(1); format < formatVersion; format++ {
+		for _, name := range []string{snapshotName(l.base), l.names[0], l.names[len(l.names)-1]} {
+			files := whole.left()
+			age(files.files[name].data, format)
+			refuseFormat(t, files, name, format)
+		}
+		// The head of format 1 had 12 bytes.
+		files := newDisk()
+		files.files[segmentName(1)] = &diskContent{data: binary.LittleEndian.AppendUint32([]byte(magic), format)}
+		refuseFormat(t, files, segmentName(1), format)
 	}
 }
 
-// Records of requests, which versions before had, are no damage: they are refused with what to do.
-func TestRecordsOfRequestsAreRefused(t *testing.T) {
-	for k := range kind(20) {
-		if newRecord(k) != nil || k == 0 || k > kindClientAwaits+1 {
+// age gives the head of a file the number of an older format.
+func age(head []byte, format uint32) {
+	binary.LittleEndian.PutUint32(head[len(magic):], format)
+	binary.LittleEndian.PutUint32(head[headBytes-4:], crc32.Checksum(head[:headBytes-4], castagnoli))
+}
+
+// refuseFormat checks that all that reads a journal refuses it because of a file's format.
+func refuseFormat(t *testing.T, files *disk, name string, format uint32) {
+	t.Helper()
+	before := files.changes
+	_, _, opened := reread(files)
+	_, examined := Examine(files, false, func(Entry) error { return nil })
+	_, cut := Cut(files, ".cut")
+	for what, err := range map[string]error{"open": opened, "examine": examined, "cut": cut} { // order-free: each is checked alone
+		var damage *DamageError
+		if err == nil || errors.As(err, &damage) {
+			t.Errorf("%s: %s of format %d: %v", what, name, format, err)
 			continue
 		}
-		h, err := newHistory(newDisk())
-		if err != nil {
-			t.Fatal(err)
+		for _, want := range []string{name, fmt.Sprintf("has format %d,", format), "record of facts", "finish its work with that version, then begin a new directory"} {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: it does not say %q: %v", what, want, err)
+			}
 		}
-		c := codec{data: []byte{0, 0}} // a body with the form, and the time of a record
-		whole(&c, &k)
-		err = h.batch("file", 7, c.data, func(time.Time, Record) error { return nil })
-		var damage *DamageError
-		if err == nil || errors.As(err, &damage) || !strings.Contains(err.Error(), "let that version end its graphs") {
-			t.Errorf("kind %d: %v", k, err)
-		}
-		h.close()
 	}
-}
-
-// format1 returns a directory of format 1.
-func format1(t *testing.T) *disk {
-	t.Helper()
-	files := newDisk()
-	from := os.DirFS("testdata/format1")
-	names, err := fs.Glob(from, "*")
-	if err != nil || len(names) != 3 {
-		t.Fatalf("%q, %v", names, err)
+	if files.changes != before {
+		t.Errorf("%s of format %d: the directory was changed", name, format)
 	}
-	for _, name := range names {
-		data, err := fs.ReadFile(from, name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		files.files[name] = &diskContent{data, bytes.Clone(data), len(data)}
-	}
-	return files
 }
 
 // While one batch is synced, the next one is prepared if it is full.

@@ -196,9 +196,6 @@ func (h *history) batch(name string, offset int, body []byte, visit func(time.Ti
 			return fmt.Errorf("journal: %s: at byte %d: %w", name, offset, err)
 		}
 	}
-	if errors.Is(c.err, errRequests) {
-		return fmt.Errorf("journal: %s: at byte %d: %w", name, offset, c.err)
-	}
 	var damage *DamageError
 	if c.err != nil && !errors.As(c.err, &damage) {
 		return damaged(name, offset, "%v", c.err)

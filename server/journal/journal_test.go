@@ -217,8 +217,8 @@ func TestALaterFormatIsRefused(t *testing.T) {
 	files := filled(t, 2, 1<<20)
 	names := segments(files)
 	files.files[names[0]].data[len(magic)]++
-	if _, err := Open(Config{Files: files}, func(time.Time, Record) error { return nil }); err == nil || !strings.Contains(err.Error(), "format 4") {
-		t.Errorf("format 4: %v", err)
+	if _, err := Open(Config{Files: files}, func(time.Time, Record) error { return nil }); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("has format %d,", formatVersion+1)) {
+		t.Errorf("format %d: %v", formatVersion+1, err)
 	}
 }
 

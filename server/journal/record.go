@@ -1,7 +1,6 @@
 package journal
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -87,7 +86,7 @@ const (
 	kindBegun kind = iota + 1
 	kindClientOpened
 	kindClientClosed
-	_ // 4 to 9, 14 and 17 were records of requests, before the journal had facts.
+	_ // 4 to 9, 14 and 17 were records of requests, in formats that are not read any more.
 	_
 	_
 	_
@@ -114,26 +113,13 @@ const (
 	kindSnapshotEnded
 )
 
-// isRequest reports whether a kind is one of accepted requests.
-func (k kind) isRequest() bool {
-	return k > kindClientClosed && k < kindDatasetPublished || k == kindWorkerGone+1 || k == kindClientAwaits+1
-}
-
-// errRequests says that records are of a version that recorded requests, which were decided again
-// at a start.
-var errRequests = errors.New("a version of before 2026-11-29 wrote it and recorded requests, and this one reads facts: let that version end its graphs, and give this one an empty directory")
-
 // code writes a record, or reads the next one into what it returns.
 func (c *codec) code(r Record) Record {
 	k := kindOf(r)
 	whole(c, &k)
 	if c.reading {
 		if r = newRecord(k); r == nil {
-			if k.isRequest() {
-				c.fail(errRequests)
-			} else if c.err == nil {
-				c.fail(fmt.Errorf("the kind %d of a record is unknown", k))
-			}
+			c.fail(fmt.Errorf("the kind %d of a record is unknown", k))
 			return nil
 		}
 	}

@@ -15,7 +15,7 @@ import (
 // A segment is a file of batches. It begins with a head:
 //
 //	8 bytes  "MILLJRNL"
-//	4 bytes  version of the format
+//	4 bytes  number of the format
 //	8 bytes  salt: random
 //	4 bytes  CRC-32C of the 20 bytes before
 //
@@ -35,16 +35,13 @@ import (
 // A mark ends a segment whose last batch is durable. It has the number of the next batch. A segment
 // without a mark was being written when the scheduler ended. Bytes behind a mark do not count, nor
 // do batches that the next segment has, too.
-//
-// Heads of format 1 have 12 bytes and no salt. Format 3 is format 2 with other records, and with
-// snapshots beside the segments. Nothing else differs.
 const (
 	magic = "MILLJRNL"
-	// formatVersion is the version of segments and records that this program writes, and the
-	// newest one that it reads.
-	formatVersion = 3
-	oldHeadBytes  = len(magic) + 4
-	headBytes     = oldHeadBytes + 8 + 4
+	// formatVersion is the number of the format of segments, snapshots and records. The program
+	// reads no other one. No released version wrote 1, 2 or 3: these numbers are never used again.
+	formatVersion = 4
+	saltAt        = len(magic) + 4
+	headBytes     = saltAt + 8 + 4
 	batchHead     = 20
 	// smallBody is the length up to which records are not compressed.
 	smallBody = 256
@@ -64,8 +61,8 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 func newHead() (head []byte, seed uint32) {
 	head = binary.LittleEndian.AppendUint32([]byte(magic), formatVersion)
 	head = append(head, make([]byte, 8)...)
-	_, _ = rand.Read(head[oldHeadBytes:]) // It never fails.
-	seed = crc32.Checksum(head[oldHeadBytes:], castagnoli)
+	_, _ = rand.Read(head[saltAt:]) // It never fails.
+	seed = crc32.Checksum(head[saltAt:], castagnoli)
 	return binary.LittleEndian.AppendUint32(head, crc32.Checksum(head, castagnoli)), seed
 }
 
@@ -162,21 +159,22 @@ type segment struct {
 // readHead returns the length of a segment's head, which is 0 if the scheduler was ended while it
 // made the segment, and the seed of the checksums.
 func readHead(name string, data []byte, last bool) (size int, seed uint32, err error) {
-	if last && len(data) <= headBytes && (len(data) < oldHeadBytes || len(bytes.Trim(data, "\x00")) == 0) {
+	if last && len(data) <= headBytes && (len(data) < saltAt || len(bytes.Trim(data, "\x00")) == 0) {
 		return 0, 0, nil
 	}
-	if len(data) < oldHeadBytes || string(data[:len(magic)]) != magic {
+	if len(data) < saltAt || string(data[:len(magic)]) != magic {
 		return 0, 0, damaged(name, 0, "the head is missing")
 	}
 	switch version := binary.LittleEndian.Uint32(data[len(magic):]); {
-	case version == 1:
-		return oldHeadBytes, 0, nil
-	case version == 0 || version > formatVersion:
-		return 0, 0, fmt.Errorf("journal: %s has format %d, and this program reads formats up to %d: start the version of the program that wrote it, or a later one", name, version, formatVersion)
+	case version > 0 && version < formatVersion:
+		return 0, 0, fmt.Errorf("journal: %s has format %d, and this program reads format %d: a version from before the record of facts was complete wrote it: "+
+			"finish its work with that version, then begin a new directory", name, version, formatVersion)
+	case version > formatVersion:
+		return 0, 0, fmt.Errorf("journal: %s has format %d, and this program reads format %d: start the version of the program that wrote it, or a later one", name, version, formatVersion)
 	case len(data) < headBytes || crc32.Checksum(data[:headBytes-4], castagnoli) != binary.LittleEndian.Uint32(data[headBytes-4:]):
 		return 0, 0, damaged(name, 0, "the head is damaged")
 	}
-	return headBytes, crc32.Checksum(data[oldHeadBytes:headBytes-4], castagnoli), nil
+	return headBytes, crc32.Checksum(data[saltAt:headBytes-4], castagnoli), nil
 }
 
 // readSegment calls visit for the body of each batch of a segment, in order. first is the number of

@@ -387,7 +387,7 @@ func (j *Journal) clean(kept map[hash]place) (removed uint64, err error) {
 	}
 	sizes, total := map[string]uint64{}, uint64(0)
 	for _, name := range names {
-		if strings.HasSuffix(name, valuesSuffix) || strings.HasSuffix(name, oldValueSuffix) {
+		if strings.HasSuffix(name, valuesSuffix) {
 			if n, err := files.Size(name); err == nil {
 				sizes[name] = uint64(n)
 				total += uint64(n)
@@ -441,7 +441,7 @@ func totalBytes(files Files) (total uint64, err error) {
 	}
 	for _, name := range names {
 		switch path.Ext(name) {
-		case segmentSuffix, snapshotSuffix, valuesSuffix, oldValueSuffix:
+		case segmentSuffix, snapshotSuffix, valuesSuffix:
 			n, err := files.Size(name)
 			if err != nil {
 				return 0, fmt.Errorf("journal: %s: %w", name, err)
@@ -492,9 +492,6 @@ func (h *history) rows(name string, visit func(at time.Time, r Record, batch uin
 	start, seed, err := readHead(name, head, false)
 	if err != nil {
 		return err
-	}
-	if start != headBytes {
-		return damaged(name, 0, "the head is damaged")
 	}
 	ended := false
 	for at, number := int64(start), uint64(1); ; number++ {

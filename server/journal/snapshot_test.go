@@ -360,7 +360,7 @@ func TestADamagedSnapshotIsRefused(t *testing.T) {
 	for i := range whole.files.files[snapshotName(l.base)].data {
 		files := whole.files.left()
 		files.files[snapshotName(l.base)].data[i] ^= 0x10
-		if i >= len(magic) && i < oldHeadBytes {
+		if i >= len(magic) && i < saltAt {
 			continue // It is of a later format then.
 		}
 		refused(fmt.Sprintf("byte %d", i), files)
@@ -513,27 +513,4 @@ func TestRowsWaitForTheDisk(t *testing.T) {
 	if err := l.journal.Close(); err != nil {
 		t.Error(err)
 	}
-}
-
-// A directory of format 1 has a file for each long value. A snapshot packs them.
-func TestASnapshotPacksValuesOfFormat1(t *testing.T) {
-	l := newLedger(t, Config{SegmentBytes: 1 << 20})
-	_ = l.journal.Close() // It is empty.
-	files := format1(t)
-	l.states = []table{{1: bytes.Repeat([]byte("v"), largeBytes)}}
-	l.open(files)
-	if err := l.take(); err != nil {
-		t.Fatal(err)
-	}
-	if err := l.journal.Close(); err != nil {
-		t.Fatal(err)
-	}
-	names, _ := files.List()
-	for _, name := range names {
-		if strings.HasSuffix(name, oldValueSuffix) {
-			t.Errorf("%s is left", name)
-		}
-	}
-	l.open(files)
-	_ = l.journal.Close() // It has written nothing.
 }

@@ -2,7 +2,6 @@ package journal
 
 import (
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,17 +14,11 @@ import (
 // A file of values has long values, one behind the other, and nothing else. A batch says where the
 // values are that no batch before it has named. They are durable before the batch is written. Each
 // start of the scheduler begins a file of its own, and so does an error of the disk.
-//
-// Format 1 of the journal had a file for each value, named by its hash.
-const (
-	valuesSuffix   = ".values"
-	oldValueSuffix = ".value"
-)
+const valuesSuffix = ".values"
 
 // place is the place of a value in the files of values.
 type place struct {
-	// file is the number of the file; 0: the value has a file of its own.
-	file         uint64
+	file         uint64 // its number
 	offset, size int64
 }
 
@@ -41,8 +34,6 @@ func (c *codec) placed(p *placed) {
 	whole(c, &p.size)
 }
 
-func oldValueName(h hash) string { return hex.EncodeToString(h[:]) + oldValueSuffix }
-
 func valuesName(number uint64) string { return fmt.Sprintf("%020d%s", number, valuesSuffix) }
 
 // values knows the long values that are on the disk, for the writers of the log and of a snapshot.
@@ -57,12 +48,12 @@ type values struct {
 	last uint64
 	open map[uint64]struct{}
 	// sparse are the files in which most values are dead: a value of theirs that is needed goes
-	// into another file. File 0, which stands for values with files of their own, is always one.
+	// into another file.
 	sparse map[uint64]struct{}
 }
 
 func newValues(files Files, places map[hash]place, last uint64) *values {
-	return &values{files: files, places: places, named: places, last: last, open: map[uint64]struct{}{}, sparse: map[uint64]struct{}{0: {}}}
+	return &values{files: files, places: places, named: places, last: last, open: map[uint64]struct{}{}, sparse: map[uint64]struct{}{}}
 }
 
 // nameAnew makes the log name all values anew.
@@ -114,34 +105,26 @@ func (v *values) name(b *batch, fresh []placed) {
 func (v *values) retain(kept map[hash]place, sizes map[string]uint64) (dead []string, live uint64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	used, own := map[uint64]uint64{}, map[string]struct{}{}
-	use := func(h hash, p place) {
+	used := map[uint64]uint64{}
+	for _, p := range kept { // order-free: a sum
 		used[p.file] += uint64(p.size)
-		if p.file == 0 {
-			own[oldValueName(h)] = struct{}{}
-		}
-	}
-	for h, p := range kept { // order-free: a sum
-		use(h, p)
 	}
 	for h, p := range v.named { // order-free: a sum
 		if kept[h] != p {
-			use(h, p)
+			used[p.file] += uint64(p.size)
 		}
 	}
 	v.places = maps.Clone(v.named)
 	maps.Copy(v.places, kept)
-	v.sparse = map[uint64]struct{}{0: {}}
+	v.sparse = map[uint64]struct{}{}
 	for _, name := range slices.Sorted(maps.Keys(sizes)) {
-		text, packed := strings.CutSuffix(name, valuesSuffix)
-		number, err := numberOf(text)
+		number, err := numberOf(strings.TrimSuffix(name, valuesSuffix))
 		_, open := v.open[number]
-		_, alone := own[name]
 		switch {
-		case packed && (err != nil || open): // It is none of the journal, or it takes values.
-		case packed && used[number] == 0, !packed && !alone:
+		case err != nil || open: // It is none of the journal, or it takes values.
+		case used[number] == 0:
 			dead = append(dead, name)
-		case packed && used[number] < sizes[name]/2:
+		case used[number] < sizes[name]/2:
 			v.sparse[number] = struct{}{}
 		}
 	}
@@ -245,17 +228,12 @@ func (h *history) load(wanted hash) ([]byte, error) {
 	if value, ok := h.loaded[wanted]; ok {
 		return value, nil
 	}
-	p := h.places[wanted]
-	var name string
-	var value []byte
-	var err error
-	if p.file != 0 {
-		name = valuesName(p.file)
-		value, err = h.files.ReadPart(name, p.offset, p.size)
-	} else {
-		name = oldValueName(wanted)
-		value, err = h.files.Read(name)
+	p, ok := h.places[wanted]
+	if !ok {
+		return nil, fmt.Errorf("no batch says where the value %x is", wanted)
 	}
+	name := valuesName(p.file)
+	value, err := h.files.ReadPart(name, p.offset, p.size)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, damaged(name, int(p.offset), "the file is missing")
@@ -264,7 +242,6 @@ func (h *history) load(wanted hash) ([]byte, error) {
 	case sha256.Sum256(value) != wanted:
 		return nil, damaged(name, int(p.offset), "a value of %d bytes is damaged", len(value))
 	}
-	h.places[wanted] = place{p.file, p.offset, int64(len(value))}
 	h.loaded[wanted] = value
 	return value, nil
 }

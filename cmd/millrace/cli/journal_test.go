@@ -324,6 +324,38 @@ func TestAStartWithADamagedJournalNamesTheDirectory(t *testing.T) {
 	}
 }
 
+// A journal of an older format is refused. The error names the directory, the file and its format.
+func TestAJournalOfAnOlderFormatIsRefused(t *testing.T) {
+	directory := written(t)
+	name := filepath.Join(directory, "00000000000000000001.log")
+	data, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data[8] = 3
+	if err := os.WriteFile(name, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"journal", "check", directory}, {"journal", "show", directory}, {"journal", "cut", directory, "--yes"},
+		{"scheduler", "--journal", directory, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"},
+	} {
+		_, err := commandLine(t, args...)
+		if exitCode(err) != exitFailed {
+			t.Errorf("%s %s: %v", args[0], args[1], err)
+			continue
+		}
+		for _, want := range []string{directory, filepath.Base(name) + " has format 3,", "record of facts", "finish its work with that version, then begin a new directory"} {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s %s does not say %q: %v", args[0], args[1], want, err)
+			}
+		}
+	}
+	if kept, err := os.ReadFile(name); err != nil || !bytes.Equal(kept, data) {
+		t.Errorf("the file was changed: %v", err)
+	}
+}
+
 func TestADirectoryWithoutAJournalIsNotMade(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "none")
 	for _, name := range []string{"check", "show", "cut"} {

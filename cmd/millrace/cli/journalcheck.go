@@ -18,7 +18,8 @@ func (a *app) journalCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "journal", Short: "Check, show and cut the journal of a scheduler",
 		Long: `Reads the directory of "millrace scheduler --journal", with or without a scheduler that uses it. "check" says what it has, and
-whether it is damaged; "show" prints its records; "cut" makes a damaged one whole, without what is behind the damage.`,
+whether it is damaged; "show" prints its records; "cut" makes a damaged one whole, without what is behind the damage. All of them
+refuse a journal of another format, and say what to do.`,
 	}
 	cmd.AddCommand(a.journalCheck(), a.journalShow(), a.journalCut())
 	return cmd
