@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/leader"
 )
 
 // errorDomain is the ErrorInfo domain of the scheduler's and the workers' errors.
@@ -62,7 +63,9 @@ var (
 	ErrDraining         error = reasonError("DRAINING")
 	// ErrSchedulerStarting: the scheduler still reads its journal. Calls are retried.
 	ErrSchedulerStarting error = reasonError(reasonStarting)
-	ErrRebalanceRunning  error = reasonError("REBALANCE_RUNNING")
+	// ErrNotLeader: the scheduler that answered is one of several, and another one leads them.
+	ErrNotLeader        error = reasonError(leader.Reason)
+	ErrRebalanceRunning error = reasonError("REBALANCE_RUNNING")
 	// ErrSchedulerFull: the tasks in the scheduler use all the memory that they may use.
 	// Releasing results makes room.
 	ErrSchedulerFull error = reasonError(reasonFull)

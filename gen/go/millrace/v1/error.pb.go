@@ -90,6 +90,11 @@ const (
 	// Of a call: the scheduler was started and still reads its journal. It has not begun the call, so
 	// any call may be made again.
 	ErrorReason_ERROR_REASON_SCHEDULER_STARTING ErrorReason = 78
+	// Of a call: this scheduler is one of several and not their leader, which answers all calls. The
+	// metadata have the leader's "host:port" under "leader"; it is empty while there is none. This
+	// scheduler has not begun the call, so any call may be made again, at the leader. Millrace's
+	// clients and workers follow the name only if it is one of the addresses that they were given.
+	ErrorReason_ERROR_REASON_NOT_LEADER ErrorReason = 79
 	// Of a call: the client was built for a newer API.
 	ErrorReason_ERROR_REASON_VERSION_TOO_NEW ErrorReason = 23
 	// Of a call: the token is missing or unknown.
@@ -237,6 +242,7 @@ var (
 		22: "ERROR_REASON_DRAINING",
 		77: "ERROR_REASON_JOURNAL_FAILED",
 		78: "ERROR_REASON_SCHEDULER_STARTING",
+		79: "ERROR_REASON_NOT_LEADER",
 		23: "ERROR_REASON_VERSION_TOO_NEW",
 		24: "ERROR_REASON_UNAUTHENTICATED",
 		25: "ERROR_REASON_PERMISSION_DENIED",
@@ -318,6 +324,7 @@ var (
 		"ERROR_REASON_DRAINING":                22,
 		"ERROR_REASON_JOURNAL_FAILED":          77,
 		"ERROR_REASON_SCHEDULER_STARTING":      78,
+		"ERROR_REASON_NOT_LEADER":              79,
 		"ERROR_REASON_VERSION_TOO_NEW":         23,
 		"ERROR_REASON_UNAUTHENTICATED":         24,
 		"ERROR_REASON_PERMISSION_DENIED":       25,
@@ -553,7 +560,7 @@ const file_millrace_v1_error_proto_rawDesc = "" +
 	" \x01(\rR\battempts\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\x99\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\xb6\x14\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cERROR_REASON_GRAPH_HAS_CYCLE\x10\x01\x12\x1e\n" +
@@ -580,7 +587,8 @@ const file_millrace_v1_error_proto_rawDesc = "" +
 	"\x1bERROR_REASON_SCHEDULER_FULL\x10\x15\x12\x19\n" +
 	"\x15ERROR_REASON_DRAINING\x10\x16\x12\x1f\n" +
 	"\x1bERROR_REASON_JOURNAL_FAILED\x10M\x12#\n" +
-	"\x1fERROR_REASON_SCHEDULER_STARTING\x10N\x12 \n" +
+	"\x1fERROR_REASON_SCHEDULER_STARTING\x10N\x12\x1b\n" +
+	"\x17ERROR_REASON_NOT_LEADER\x10O\x12 \n" +
 	"\x1cERROR_REASON_VERSION_TOO_NEW\x10\x17\x12 \n" +
 	"\x1cERROR_REASON_UNAUTHENTICATED\x10\x18\x12\"\n" +
 	"\x1eERROR_REASON_PERMISSION_DENIED\x10\x19\x12\x1b\n" +

@@ -1,0 +1,49 @@
+// Package leader is an Adapter: it is about several schedulers that look like one. One of them
+// leads; the others refuse all calls and name it.
+package leader
+
+import (
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Reason is the reason of the refusals of a scheduler that does not lead.
+const Reason = "NOT_LEADER"
+
+const (
+	// domain is that of every ErrorInfo.
+	domain = "millrace.dev"
+	// named is the name of the leader's address in the metadata of a refusal.
+	named = "leader"
+)
+
+// Refusal returns the answer of a scheduler that does not lead to any call. It has not begun the
+// call. address is the leader's "host:port"; empty: there is no leader now.
+func Refusal(address string) error {
+	message := "this scheduler does not lead, and there is no leader now: try again"
+	if address != "" {
+		message = "this scheduler does not lead: call the one at " + address + ", or give clients the addresses of all schedulers, with commas between them"
+	}
+	plain := status.New(codes.Unavailable, message)
+	detailed, err := plain.WithDetails(&errdetails.ErrorInfo{Reason: Reason, Domain: domain, Metadata: map[string]string{named: address}})
+	if err != nil {
+		return plain.Err()
+	}
+	return detailed.Err()
+}
+
+// Refused reports whether an error is a Refusal, and returns the address of its leader; empty:
+// there is none.
+func Refused(err error) (address string, refused bool) {
+	s, _ := status.FromError(err)
+	if s.Code() != codes.Unavailable {
+		return "", false
+	}
+	for _, d := range s.Details() {
+		if info, ok := d.(*errdetails.ErrorInfo); ok && info.GetDomain() == domain && info.GetReason() == Reason {
+			return info.GetMetadata()[named], true
+		}
+	}
+	return "", false
+}
