@@ -288,7 +288,7 @@ func story(t *testing.T, segment, stop int) (acknowledged int, ended bool) {
 		files.stopAt = stop
 		_ = j.Close()
 	}
-	ended = files.changes < stop
+	ended = files.counted() < stop
 	for _, rest := range []int{0, 30, 100000} {
 		for shape := range tornShapes {
 			if rest == 0 && shape != tornShort {

@@ -50,6 +50,13 @@ func (d *disk) change() bool {
 	return d.stopAt > 0 && d.changes >= d.stopAt
 }
 
+// counted returns the number of changes so far.
+func (d *disk) counted() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.changes
+}
+
 func (d *disk) List() ([]string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

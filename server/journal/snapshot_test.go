@@ -251,7 +251,7 @@ func snapshotStory(t *testing.T, segment, stop int) (ended bool) {
 			l.open(files)
 		}
 	}
-	ended = l.files.changes < stop
+	ended = l.files.counted() < stop
 	for _, rest := range []int{0, 100000} {
 		for shape := range tornShapes {
 			if rest == 0 && shape != tornShort {
