@@ -266,7 +266,9 @@ def test_two_clients_submit_the_same_key_at_once(cluster: LocalCluster, tmp_path
         def work(client: Client) -> list[str]:
             both.wait(PATIENCE)
             futures = [client.submit(note, log, str(i), key=f"at-once-{i}") for i in range(n)]
-            return client.gather(futures, timeout=PATIENCE)
+            results = client.gather(futures, timeout=PATIENCE)
+            both.wait(PATIENCE)  # the keys are held until both clients have submitted them
+            return results
 
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             results = list(pool.map(work, [first, second]))
