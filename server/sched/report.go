@@ -251,7 +251,7 @@ func (m *Machine) attemptFailed(r *Report, b *block, t *task, w *worker) {
 // inputUnreachable counts the failed fetches, removes replicas that are gone or fail too often, and
 // starts the task again.
 func (m *Machine) inputUnreachable(r *Report, b *block, t *task, reader *worker) {
-	unreachable := m.believeHolders(r.Unreachable, reader.id)
+	unreachable := m.believeHolders(once(r.Unreachable), reader.id)
 	m.countInputFailures(unreachable, r.Task, t, reader.id)
 	var lost []ids.TaskID
 	c := m.classes[t.class]
@@ -272,7 +272,7 @@ func (m *Machine) inputUnreachable(r *Report, b *block, t *task, reader *worker)
 			if order {
 				m.emitTo(EffectRelease, w, u.Task, uint32(u.Generation))
 			}
-			if m.removeReplica(u.Task, w) {
+			if m.replicaLost(u.Task, w) {
 				lost = append(lost, u.Task)
 			}
 		}
@@ -310,6 +310,35 @@ func (m *Machine) inputUnreachable(r *Report, b *block, t *task, reader *worker)
 	}
 	m.start(r.Task, b, t, retryNone, delay)
 	m.recover(lost)
+}
+
+// once returns one entry for each object: an attempt that uses an object twice failed once to fetch
+// it.
+func once(unreachable []Unreachable) []Unreachable {
+	at := make(map[TaskRef]int, len(unreachable))
+	var out []Unreachable
+	for _, u := range unreachable {
+		i, again := at[TaskRef{u.Task, u.Generation}]
+		if !again {
+			at[TaskRef{u.Task, u.Generation}] = len(out)
+			out = append(out, u)
+			continue
+		}
+		out[i].FailedAt = union(out[i].FailedAt, u.FailedAt)
+		out[i].MissingAt = union(out[i].MissingAt, u.MissingAt)
+	}
+	return out
+}
+
+// union returns the workers of both lists, each once.
+func union(a, b []ids.WorkerID) []ids.WorkerID {
+	out := slices.Clone(a)
+	for _, id := range b {
+		if !slices.Contains(out, id) {
+			out = append(out, id)
+		}
+	}
+	return out
 }
 
 // believeHolders moves MissingAt to FailedAt for scattered data, which cannot be computed again. A
@@ -420,7 +449,7 @@ func (m *Machine) adopt(w *worker, s Stored) {
 	if t != nil && t.state == TaskSucceeded && t.attempt == generation && w.objects.has(s.Task) {
 		// A client wrote over the object that the worker already held. It is not known which of the
 		// two is there now.
-		if m.removeReplica(s.Task, w) {
+		if m.replicaLost(s.Task, w) {
 			m.recover([]ids.TaskID{s.Task})
 		}
 	}
@@ -436,8 +465,9 @@ func (m *Machine) mayWrite(w *worker, id ids.TaskID, t *task, generation uint32)
 	return t.state == TaskWaiting || t.state == TaskSucceeded && t.attempt == generation && w.objects.has(id)
 }
 
-// replicaLost is removeReplica for an object that a worker has lost by itself. If it was the oldest
-// replica, or the worker was to keep it, another worker is asked to keep its own.
+// replicaLost is removeReplica for an object that a worker has lost by itself, or that is given up
+// there. If it was the oldest replica, or the worker was to keep it, another worker is asked to
+// keep its own.
 func (m *Machine) replicaLost(id ids.TaskID, w *worker) bool {
 	b, t := m.at(id)
 	oldest := t.replicas

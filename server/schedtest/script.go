@@ -38,7 +38,7 @@ import (
 //	report worker=1 with lines
 //	    "started|ok|failed|unreachable|retracted|cancelled|refused|died KEY
 //	    [attempt=1] [bytes=8] [run=1ms] [inline=x] [reason=R] [missing=INPUT@1]
-//	    [failing=INPUT@1] [fault=1]"
+//	    [failing=INPUT@1,INPUT@2] [fault=1]"
 //	objects worker=1 with lines "gained|kept|lost KEY [GEN] [BYTES] [written=1]"
 //	rescue-failed worker=2 dead=1 with lines "KEY [GEN]"
 //	hold|release|cancel|retry [client=1] keys=(a,b) [graph=1] [force] [reason=x]
@@ -483,19 +483,21 @@ func (s *Script) reports(a args) sched.TasksReported {
 			r.AtFault = uint32(l.number("fault"))
 		}
 		for _, name := range []string{"missing", "failing"} {
-			key, at, ok := strings.Cut(l.values[name], "@")
-			if !ok {
-				continue
+			for _, input := range strings.Split(l.values[name], ",") {
+				key, at, ok := strings.Cut(input, "@")
+				if !ok {
+					continue
+				}
+				in, _ := s.M.Task(s.task(key))
+				u := sched.Unreachable{Task: in.Task, Generation: in.Attempt}
+				worker := []ids.WorkerID{ids.WorkerID(number(a.t, a.d, at))}
+				if name == "missing" {
+					u.MissingAt = worker
+				} else {
+					u.FailedAt = worker
+				}
+				r.Unreachable = append(r.Unreachable, u)
 			}
-			in, _ := s.M.Task(s.task(key))
-			u := sched.Unreachable{Task: in.Task, Generation: in.Attempt}
-			worker := []ids.WorkerID{ids.WorkerID(number(a.t, a.d, at))}
-			if name == "missing" {
-				u.MissingAt = worker
-			} else {
-				u.FailedAt = worker
-			}
-			r.Unreachable = append(r.Unreachable, u)
 		}
 		ev.Reports = append(ev.Reports, r)
 	}
