@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -31,10 +32,33 @@ func Listen(text string) error {
 	return nil
 }
 
-// Dial checks the address of a scheduler, and returns it without spaces around it and without the
-// schemes millrace://, grpc:// and tcp://. An address for another gRPC resolver, which begins with
-// unix: or contains ":///", such as dns:///host:port, keeps its scheme; its host is not checked.
+// Dial checks the address of a scheduler, or the addresses of several with commas between them, and
+// returns them without spaces around them and without the schemes millrace://, grpc:// and tcp://.
+// An address for another gRPC resolver, which begins with unix: or contains ":///", such as
+// dns:///host:port, keeps its scheme; its host is not checked.
 func Dial(text string) (string, error) {
+	if !strings.Contains(text, ",") {
+		return dial(text)
+	}
+	parts := strings.Split(text, ",")
+	for i, part := range parts {
+		if strings.TrimSpace(part) == "" {
+			return "", fmt.Errorf("%q has an empty address: give host:port,host:port,... with one comma between two of them", text)
+		}
+		one, err := dial(part)
+		if err != nil {
+			return "", err
+		}
+		if slices.Contains(parts[:i], one) {
+			return "", fmt.Errorf("%q has the address %s twice: give each scheduler once", text, one)
+		}
+		parts[i] = one
+	}
+	return strings.Join(parts, ","), nil
+}
+
+// dial is Dial for one address.
+func dial(text string) (string, error) {
 	const want = "give host:port, as `millrace up` prints it"
 	rest := strings.TrimSpace(text)
 	scheme, after, found := strings.Cut(rest, "://")
@@ -60,6 +84,17 @@ func Dial(text string) (string, error) {
 		return "", fmt.Errorf("%q: %w: %s", text, err, want)
 	}
 	return rest, nil
+}
+
+// Target returns the gRPC target of an address. An address with a resolver's scheme stays
+// unchanged; any other is a host:port that is dialled without a resolver.
+func Target(address string) string {
+	for i := range len(address) {
+		if address[i] == ':' && len(address) > i+2 && address[i+1] == '/' {
+			return address
+		}
+	}
+	return "passthrough:///" + address
 }
 
 // Advertise checks an address that is advertised to other machines, with or without a port. It
