@@ -12,6 +12,8 @@ import (
 const Reason = "NOT_LEADER"
 
 const (
+	// starting is the reason of the refusals of a scheduler that reads its journal.
+	starting = "SCHEDULER_STARTING"
 	// domain is that of every ErrorInfo.
 	domain = "millrace.dev"
 	// named is the name of the leader's address in the metadata of a refusal.
@@ -36,14 +38,32 @@ func Refusal(address string) error {
 // Refused reports whether an error is a Refusal, and returns the address of its leader; empty:
 // there is none.
 func Refused(err error) (address string, refused bool) {
-	s, _ := status.FromError(err)
-	if s.Code() != codes.Unavailable {
+	info := refusal(err)
+	if info.GetReason() != Reason {
 		return "", false
 	}
+	return info.GetMetadata()[named], true
+}
+
+// elsewhere reports whether a scheduler has not begun a call that another one may answer, and
+// returns the address of that one, if the scheduler has named it.
+func elsewhere(err error) (address string, refused bool) {
+	if refusal(err).GetReason() == starting {
+		return "", true
+	}
+	return Refused(err)
+}
+
+// refusal returns the details of an UNAVAILABLE of ours; nil: there are none.
+func refusal(err error) *errdetails.ErrorInfo {
+	s, _ := status.FromError(err)
+	if s.Code() != codes.Unavailable {
+		return nil
+	}
 	for _, d := range s.Details() {
-		if info, ok := d.(*errdetails.ErrorInfo); ok && info.GetDomain() == domain && info.GetReason() == Reason {
-			return info.GetMetadata()[named], true
+		if info, ok := d.(*errdetails.ErrorInfo); ok && info.GetDomain() == domain {
+			return info
 		}
 	}
-	return "", false
+	return nil
 }
