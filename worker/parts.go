@@ -52,7 +52,7 @@ type parts struct {
 	Config
 	identity     memory.Identity
 	registration *workerv1.Registration
-	scheduler    *grpc.ClientConn
+	scheduler    grpc.ClientConnInterface
 	leave        context.CancelCauseFunc
 	logs         *tasklog.Logs
 	pulse        *pulse

@@ -29,7 +29,7 @@ type processes interface {
 // pluginFollower gives the executors the plugins of the cluster.
 type pluginFollower struct {
 	worker    string
-	scheduler *grpc.ClientConn
+	scheduler grpc.ClientConnInterface
 	pools     processes
 	log       *slog.Logger
 	// known: the executors have a list.

@@ -23,6 +23,7 @@ import (
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/access"
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/internal/leader"
 	"github.com/millrace/millrace/internal/logring"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/alloc"
@@ -45,7 +46,8 @@ type Config struct {
 	// Incarnation identifies one run of the worker; a restart gets a new one. Default:
 	// a fresh UUIDv7.
 	Incarnation string
-	// Scheduler is the scheduler's host:port. Required.
+	// Scheduler is the scheduler's host:port, or the addresses of several with commas between them,
+	// of which one leads. Required.
 	Scheduler string
 	// Token is the token that the worker sends to the scheduler and to other workers. Empty:
 	// it sends none.
@@ -366,7 +368,7 @@ func (c Config) ready(id ids.WorkerID, address string) {
 	}
 }
 
-func dial(c Config) (*grpc.ClientConn, error) {
+func dial(c Config) (leader.Conn, error) {
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingAfter, Timeout: schedulerTimeout}),
@@ -377,7 +379,7 @@ func dial(c Config) (*grpc.ClientConn, error) {
 	if c.Token != "" {
 		options = append(options, grpc.WithPerRPCCredentials(bearer(c.Token)))
 	}
-	conn, err := grpc.NewClient("passthrough:///"+c.Scheduler, options...)
+	conn, err := leader.Dial(c.Scheduler, c.SchedulerTimeout, options...)
 	if err != nil {
 		return nil, fmt.Errorf("worker: scheduler %s: %w", c.Scheduler, err)
 	}

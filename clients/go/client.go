@@ -25,6 +25,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/leader"
 )
 
 const (
@@ -59,7 +60,8 @@ type config struct {
 	batchTasks, batchSize int
 }
 
-// WithAddress sets the host:port of the scheduler.
+// WithAddress sets the host:port of the scheduler. If there are several schedulers, of which one
+// leads, it has the addresses of all, with commas between them; the client finds the leader.
 func WithAddress(address string) Option { return func(c *config) { c.address = address } }
 
 // WithToken sets the cluster's token.
@@ -112,7 +114,7 @@ func WithoutLease() Option { return func(c *config) { c.leaseless = true } }
 // any goroutine.
 type Client struct {
 	config  config
-	conn    *grpc.ClientConn
+	conn    leader.Conn
 	service millracev1.SchedulerServiceClient
 
 	// ctx ends with the client. It is the only context that outlives calls: the background
@@ -172,7 +174,7 @@ func Dial(ctx context.Context, options ...Option) (*Client, error) {
 		c.callToken = bearer(conf.token)
 		dial = append(dial, grpc.WithPerRPCCredentials(c.callToken))
 	}
-	c.conn, err = grpc.NewClient(target(conf.address), append(dial, conf.dial...)...)
+	c.conn, err = leader.Dial(conf.address, conf.retry, append(dial, conf.dial...)...)
 	if err != nil {
 		return nil, fmt.Errorf("millrace: address %q: %w", conf.address, err)
 	}
@@ -202,17 +204,6 @@ func reconnectSoon() grpc.DialOption {
 		Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
 		MinConnectTimeout: 10 * time.Second,
 	})
-}
-
-// target returns the gRPC target of an address. An address with a resolver's scheme stays
-// unchanged; any other is a host:port that is dialled without a resolver.
-func target(address string) string {
-	for i := range len(address) {
-		if address[i] == ':' && len(address) > i+2 && address[i+1] == '/' {
-			return address
-		}
-	}
-	return "passthrough:///" + address
 }
 
 // taskWorker returns the worker's name if this process runs tasks of a worker, else "".

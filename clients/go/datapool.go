@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/hostport"
 	"github.com/millrace/millrace/internal/rawframe"
 )
 
@@ -75,7 +76,7 @@ func (p *dataPool) connTo(key connKey) (*grpc.ClientConn, error) {
 	if p.client.callToken != nil {
 		options = append(options, grpc.WithPerRPCCredentials(p.client.callToken))
 	}
-	conn, err := grpc.NewClient(target(key.address), options...)
+	conn, err := grpc.NewClient(hostport.Target(key.address), options...)
 	if err != nil {
 		return nil, fmt.Errorf("millrace: worker address %q: %w", key.address, err)
 	}

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
+	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -13,25 +16,44 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// restarted is a scheduler with a journal, which tests kill and start again at the same address.
+// restarted is a scheduler with a journal, which tests kill and start again.
 type restarted struct {
 	*started
-	address, journal string
-	env              []string
+	// address is where it listens, and addresses is what workers and clients are given.
+	address, addresses, journal string
+	env                         []string
 }
 
 func withJournal(t *testing.T) *restarted {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	address := fixedAddress(t)
+	r := &restarted{address: address, addresses: address, journal: filepath.Join(t.TempDir(), "journal"), env: []string{"MILLRACE_TOKEN=t0ken"}}
+	r.start(t)
+	return r
+}
+
+// fixedAddress returns an address at which nobody listens, with a port below the kernel's range of
+// ephemeral ports. One who dials a port of that range while nobody listens can be connected to
+// himself, and occupy the port.
+func fixedAddress(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &restarted{address: listener.Addr().String(), journal: filepath.Join(t.TempDir(), "journal"), env: []string{"MILLRACE_TOKEN=t0ken"}}
-	if err := listener.Close(); err != nil {
+	lowest, err := strconv.Atoi(strings.Fields(string(text))[0])
+	if err != nil {
 		t.Fatal(err)
 	}
-	r.start(t)
-	return r
+	for {
+		address := fmt.Sprintf("127.0.0.1:%d", max(lowest-12_000, 1024)+rand.IntN(10_000))
+		if listener, err := net.Listen("tcp", address); err == nil {
+			if err := listener.Close(); err != nil {
+				t.Fatal(err)
+			}
+			return address
+		}
+	}
 }
 
 func (r *restarted) start(t *testing.T) {
@@ -52,7 +74,7 @@ func (r *restarted) restart(t *testing.T) {
 
 func (r *restarted) dial(t *testing.T) *millrace.Client {
 	t.Helper()
-	c, err := millrace.Dial(soon(t), millrace.WithAddress(r.address), millrace.WithToken("t0ken"))
+	c, err := millrace.Dial(soon(t), millrace.WithAddress(r.addresses), millrace.WithToken("t0ken"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +84,7 @@ func (r *restarted) dial(t *testing.T) *millrace.Client {
 
 func (r *restarted) workers(t *testing.T, c *millrace.Client) *started {
 	t.Helper()
-	w := background(t, append(r.env, "MILLRACE_ADDRESS="+r.address), "worker", "--workers", "2", "--slots", "1", "--memory-limit", "64MiB", "--name", "w", "--python", python())
+	w := background(t, append(r.env, "MILLRACE_ADDRESS="+r.addresses), "worker", "--workers", "2", "--slots", "1", "--memory-limit", "64MiB", "--name", "w", "--python", python())
 	within(t, "both workers are there", func() bool {
 		active, err := c.Workers(soon(t), millracev1.WorkerState_WORKER_STATE_ACTIVE)
 		return err == nil && len(active) == 2

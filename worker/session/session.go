@@ -18,12 +18,14 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
+	"github.com/millrace/millrace/internal/leader"
 )
 
 // Config is fixed for the life of a worker.
 type Config struct {
-	// Scheduler is the connection to the scheduler. The caller closes it.
-	Scheduler *grpc.ClientConn
+	// Scheduler is the connection to the scheduler, or to the leader of several. The caller closes
+	// it.
+	Scheduler grpc.ClientConnInterface
 	// Timeout is how long the scheduler may be unreachable.
 	Timeout time.Duration
 	Outbox  *Outbox
@@ -114,7 +116,7 @@ const (
 // rejects this worker for good, Run tells that.
 func (s *Sessions) Run(ctx context.Context) {
 	backoff := firstBackoff
-	lost, taken := time.Now(), 0
+	lost, taken, refusals := time.Now(), 0, 0
 	for ctx.Err() == nil {
 		registered, err := s.once(ctx)
 		if ctx.Err() != nil || s.staying.Err() != nil {
@@ -148,6 +150,11 @@ func (s *Sessions) Run(ctx context.Context) {
 		if away := time.Since(lost); away > s.config.Timeout {
 			s.config.Tell(Failed{fmt.Errorf("%w for %v: %w; start it, or look at --address", ErrSchedulerLost, away.Round(time.Second), err)})
 			return
+		}
+		if _, refused := leader.Refused(err); !refused {
+			refusals = 0
+		} else if refusals++; refusals%leader.Addresses(s.config.Scheduler) != 0 {
+			continue // the next session is with another scheduler
 		}
 		s.config.Tell(Alone{time.Since(lost)})
 		s.config.Log.Warn("session ended, trying again", "error", err, "in", backoff)

@@ -20,7 +20,7 @@ import (
 // else.
 type ZeroConfig struct {
 	Registration *workerv1.Registration
-	Scheduler    *grpc.ClientConn
+	Scheduler    grpc.ClientConnInterface
 	// RSS returns the resident memory of the process in bytes.
 	RSS func() uint64
 	Log *slog.Logger

@@ -143,7 +143,7 @@ type Config struct {
 	Env []string
 	// Scheduler is the connection for reports of deaths; nil: deaths are not reported.
 	// The caller closes it.
-	Scheduler *grpc.ClientConn
+	Scheduler grpc.ClientConnInterface
 	// Output receives the output of the children, line by line, with their names. Default: stderr.
 	Output io.Writer
 	// Secret is passed to each child through a pipe: see Link.

@@ -160,7 +160,7 @@ func (a *app) root() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	f := root.PersistentFlags()
-	f.String("address", "", "scheduler, host:port")
+	f.String("address", "", "scheduler, host:port; of several schedulers, all addresses with commas between them")
 	f.String("token", "", "token of the cluster; better in MILLRACE_TOKEN or a file: others may list arguments")
 	f.String("token-file", "", "file with the token of the cluster")
 	f.String("scheduler-file", "", "file that \"millrace up\" and \"millrace scheduler\" write and the other commands read")

@@ -28,6 +28,7 @@ import (
 	millrace "github.com/millrace/millrace/clients/go"
 	"github.com/millrace/millrace/internal/hostport"
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/internal/leader"
 	"github.com/millrace/millrace/internal/localdir"
 	"github.com/millrace/millrace/internal/roletoken"
 	"github.com/millrace/millrace/internal/version"
@@ -382,9 +383,12 @@ func withoutToken(args []string) []string {
 // reconnect says how soon a broken connection is tried again.
 var reconnect = backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}
 
+// reportTimeout is how long a report of a death waits while no scheduler leads.
+const reportTimeout = 10 * time.Second
+
 // supervise runs workers until the context ends. c holds the settings that differ between callers.
 func (a *app) supervise(ctx context.Context, address, token string, children []supervisor.Child, c supervisor.Config) error {
-	scheduler, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithPerRPCCredentials(bearer(roletoken.Worker(token))),
+	scheduler, err := leader.Dial(address, reportTimeout, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithPerRPCCredentials(bearer(roletoken.Worker(token))),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: 2 * time.Second}))
 	if err != nil {
 		return fmt.Errorf("scheduler address %q: %w", address, err)

@@ -1,0 +1,81 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	millrace "github.com/millrace/millrace/clients/go"
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/leader/leadertest"
+)
+
+// withAddresses starts a scheduler with a journal at the second address of a list. A follower that
+// names it is at the first address, and nobody is at the third one.
+func withAddresses(t *testing.T) (scheduler *restarted, third string) {
+	t.Helper()
+	follower := leadertest.NewFollower(t, "")
+	scheduler, third = withJournal(t), fixedAddress(t)
+	follower.Name(scheduler.address)
+	scheduler.addresses = strings.Join([]string{follower.Address, scheduler.address, third}, ",")
+	return scheduler, third
+}
+
+// A scheduler is killed in the middle of a graph, and the next one goes on at another address of
+// the list, as another leader does. The follower still names the one that is gone.
+func TestAGraphGoesOnAtAnotherAddress(t *testing.T) {
+	t.Parallel()
+	scheduler, third := withAddresses(t)
+	c := scheduler.dial(t)
+	scheduler.workers(t, c)
+	lock := c.Lock("held")
+	if err := lock.Acquire(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	const parts = 8
+	var inputs, sums []*millrace.Future
+	for i := range parts {
+		inputs = append(inputs, submitted(t, c, millrace.Native("array.full"), fmt.Sprint("part", i), []int{20_000}, float64(i)))
+	}
+	for _, f := range inputs {
+		if _, err := f.Array(soon(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	data, err := c.Scatter(soon(t), strings.Repeat("s", 100_000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	submitted(t, c, millrace.Native("bench.sleep"), "sleep", 4.0)
+	within(t, "a worker sleeps", func() bool {
+		task, err := c.Task(soon(t), "sleep")
+		return err == nil && task.GetState() == millracev1.TaskState_TASK_STATE_RUNNING
+	})
+	for i, f := range inputs {
+		sums = append(sums, submitted(t, c, millrace.Python("operator:add"), fmt.Sprint("sum", i), f, inputs[(i+1)%parts]))
+	}
+
+	scheduler.address = third
+	scheduler.restart(t)
+
+	for i, f := range sums {
+		a, err := f.Array(soon(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		values, err := millrace.Slice[float64](a)
+		if want := float64(i + (i+1)%parts); err != nil || len(values) != 20_000 || values[0] != want || values[19_999] != want {
+			t.Errorf("sum %d has %d elements and is not %v: %v", i, len(values), want, err)
+		}
+	}
+	if got, err := millrace.Get[string](soon(t), data); err != nil || len(got) != 100_000 {
+		t.Errorf("of what was scattered came %d bytes, %v", len(got), err)
+	}
+	for i := range parts {
+		firstAttempt(t, c, fmt.Sprint("part", i))
+	}
+	firstAttempt(t, c, "sleep")
+	if err := lock.Release(soon(t)); err != nil {
+		t.Error(err)
+	}
+}
