@@ -92,7 +92,7 @@ type Config struct {
 	InlineResultBytes uint32
 	// SubmissionBytes bounds one submission. 0: 1 GiB.
 	SubmissionBytes int64
-	// Templates bounds the templates of graphs that are kept. Zero: see rpc.Config.
+	// Templates bounds the templates of graphs that are kept. Zero: see loop.Config.
 	Templates templates.Limits
 	// Journal is the directory in which the scheduler keeps what it has accepted; nil: nowhere. Its
 	// owner closes it after Run.
@@ -160,7 +160,7 @@ func New(config Config) (*Server, error) {
 			ID: id, Life: life, StartedAt: time.Now(), InlineResultBytes: config.InlineResultBytes,
 			MaxMessageBytes: rpc.MaxMessageBytes, HTTPAddress: s.HTTPAddress(), WorkerLease: config.WorkerLease,
 		},
-		ReconnectGrace: config.ReconnectGrace, RestartGrace: config.RestartGrace, NativeOps: config.NativeOps, Log: config.Log,
+		ReconnectGrace: config.ReconnectGrace, RestartGrace: config.RestartGrace, Templates: config.Templates, NativeOps: config.NativeOps, Log: config.Log,
 	})
 	s.watch = newWatch(s.loop, config.Machine.MemoryBytes, config.Log)
 	web.Register(metrics, s.loop, s.watch.Alarms, version.String())
@@ -171,7 +171,7 @@ func New(config Config) (*Server, error) {
 	var err error
 	calls := rpc.Config{
 		Tokens: tokens, Credentials: config.Credentials, Log: config.Log, Metrics: metrics, Version: version.String(),
-		SubmissionBytes: config.SubmissionBytes, Templates: config.Templates, OwnLog: lines.Last, Alarms: s.watch.Alarms,
+		SubmissionBytes: config.SubmissionBytes, OwnLog: lines.Last, Alarms: s.watch.Alarms,
 		Report: func(ctx context.Context, r *pb.GetReportRequest) ([]byte, error) { return s.site.Report(ctx, r) },
 	}
 	if config.Traces != nil {

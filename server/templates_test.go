@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/server"
+	"github.com/millrace/millrace/server/journal"
 	"github.com/millrace/millrace/server/templates"
 )
 
@@ -339,6 +341,95 @@ func TestInstancesOfATemplateAreThePlainSubmission(t *testing.T) {
 		}
 		if !maps.Equal(got.results, want.results) || len(got.results) == 0 {
 			t.Fatalf("seed %d: other results", seed)
+		}
+	}
+}
+
+// TestTemplatesOutliveARestart: random templates that were defined before a restart make the same
+// tasks as the plain submission after it.
+func TestTemplatesOutliveARestart(t *testing.T) {
+	directory := func() *journal.Directory {
+		t.Helper()
+		d, err := journal.OpenDirectory(t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = d.Close() }) // It was only read.
+		return d
+	}
+	ctx := timeout(t)
+	first, second := directory(), directory()
+	ready := make(chan struct{})
+	before := start(t, server.Config{Journal: first, NativeOps: []string{"bench.noop", "array.sum"}, Ready: func() error { close(ready); return nil }})
+	<-ready
+	type definition struct {
+		template *pb.Template
+		hash     []byte
+	}
+	var defined []definition
+	for seed := range uint64(20) {
+		template := randomTemplate(rand.New(rand.NewPCG(seed, 1)))
+		packed, hash := packedTemplate(t, template)
+		answer, err := before.client.SubmitBatch(ctx, &pb.SubmitRequest{PackedTemplates: [][]byte{packed}})
+		if err != nil || answer.GetGraphId() != 0 {
+			t.Fatalf("seed %d: %v, %v", seed, answer, err)
+		}
+		defined = append(defined, definition{template, hash})
+	}
+	// All definitions that were answered are on the disk.
+	if err := os.CopyFS(second.Path(), os.DirFS(first.Path())); err != nil {
+		t.Fatal(err)
+	}
+	ready = make(chan struct{})
+	c := start(t, server.Config{Journal: second, Ready: func() error { close(ready); return nil }})
+	<-ready
+	var mu sync.Mutex
+	seen := map[string][]byte{}
+	c.join(c.conn, registration("w-0"), sums(&mu, seen))
+	for seed, d := range defined {
+		template := d.template
+		r := rand.New(rand.NewPCG(uint64(seed), 2))
+		in := &pb.TemplateInstance{}
+		for range template.GetValues() {
+			in.Values = append(in.Values, randomValue(r, 0, 0, 0))
+		}
+		outside := noops("outside", 1)
+		for range template.GetInputs() {
+			in.Inputs = append(in.Inputs, outside[0].GetKey())
+		}
+		plain := &pb.SubmitRequest{Ops: template.GetOps(), Options: template.GetOptions(), Tasks: append(noops("outside", 1), plainly(template, "", in)...)}
+		instance := &pb.SubmitRequest{Tasks: outside, TemplateInstances: []*pb.TemplateInstances{{TemplateHash: d.hash, Instances: []*pb.TemplateInstance{in}}}}
+		var made [2]map[string][]byte
+		for i, request := range []*pb.SubmitRequest{instance, plain} {
+			mu.Lock()
+			clear(seen)
+			mu.Unlock()
+			opened, err := c.client.OpenClient(ctx, &pb.OpenClientRequest{Namespace: []string{"default", "other"}[i]})
+			if err != nil {
+				t.Fatal(err)
+			}
+			id := opened.GetClient().GetClientId()
+			for _, task := range request.GetTasks() {
+				task.Hold = true
+			}
+			request.Header = &pb.SubmitHeader{ClientId: id}
+			watch := c.watch(ctx, &pb.WatchRequest{ClientId: id})
+			answer, err := c.client.SubmitBatch(ctx, request)
+			if err != nil || len(answer.GetMissingTemplates()) > 0 {
+				t.Fatalf("seed %d: %v, missing %x", seed, err, answer.GetMissingTemplates())
+			}
+			c.final(watch, answer.GetTaskIds())
+			mu.Lock()
+			made[i] = maps.Clone(seen)
+			mu.Unlock()
+			if _, err := c.client.CloseClient(ctx, &pb.CloseClientRequest{ClientId: id}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for key, arguments := range made[0] {
+			if string(made[1][key]) != string(arguments) {
+				t.Fatalf("seed %d: task %q has the arguments\n%q, want\n%q", seed, key, arguments, made[1][key])
+			}
 		}
 	}
 }

@@ -14,8 +14,15 @@ import (
 
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/invariant"
-	"github.com/millrace/millrace/server/schedapi"
 )
+
+// Function is a pickled function.
+type Function struct {
+	Hash    ids.FunctionHash
+	Payload []byte
+	// Language is the language and version that can run it; empty: unknown.
+	Language string
+}
 
 // Machine is not safe for concurrent use.
 type Machine struct {
@@ -27,7 +34,7 @@ type Machine struct {
 
 // function is a function to which tasks refer.
 type function struct {
-	schedapi.Function
+	Function
 	// at lists the workers that have received it or said so, in the order in which they did.
 	at []ids.WorkerID
 }
@@ -61,18 +68,18 @@ func (m *Machine) Hashes() []ids.FunctionHash {
 }
 
 // Get returns a function; false: it is not known.
-func (m *Machine) Get(hash ids.FunctionHash) (schedapi.Function, bool) {
+func (m *Machine) Get(hash ids.FunctionHash) (Function, bool) {
 	f := m.byHash[hash]
 	if f == nil {
-		return schedapi.Function{}, false
+		return Function{}, false
 	}
 	return f.Function, true
 }
 
 // Take stores those of the needed functions that are not known, and returns them. If the brought
 // ones do not include all of these, it stores none and returns the missing ones.
-func (m *Machine) Take(brought []schedapi.Function, needed []ids.FunctionHash) (added, missing []ids.FunctionHash) {
-	carried := make(map[ids.FunctionHash]schedapi.Function, len(brought))
+func (m *Machine) Take(brought []Function, needed []ids.FunctionHash) (added, missing []ids.FunctionHash) {
+	carried := make(map[ids.FunctionHash]Function, len(brought))
 	for _, f := range brought {
 		carried[f.Hash] = f
 	}
@@ -137,13 +144,13 @@ func (m *Machine) Gone(id ids.WorkerID) {
 
 // Send returns a function if it must be sent to a worker: it was not sent in this session, or the
 // worker reports that it lacks it (again). known is false if no task refers to the function.
-func (m *Machine) Send(id ids.WorkerID, hash ids.FunctionHash, again bool) (f schedapi.Function, send, known bool) {
+func (m *Machine) Send(id ids.WorkerID, hash ids.FunctionHash, again bool) (f Function, send, known bool) {
 	w, stored := m.workers[id], m.byHash[hash]
 	if w == nil || stored == nil {
-		return schedapi.Function{}, false, stored != nil
+		return Function{}, false, stored != nil
 	}
 	if _, sent := w.sent[hash]; sent && !again {
-		return schedapi.Function{}, false, true
+		return Function{}, false, true
 	}
 	m.sent(w, id, stored)
 	m.verify()

@@ -10,11 +10,10 @@ import (
 
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/server/functions"
-	"github.com/millrace/millrace/server/schedapi"
 )
 
-func function(n int) schedapi.Function {
-	return schedapi.Function{Hash: ids.FunctionHash{byte(n)}, Payload: make([]byte, n)}
+func function(n int) functions.Function {
+	return functions.Function{Hash: ids.FunctionHash{byte(n)}, Payload: make([]byte, n)}
 }
 
 func TestAFunctionIsSentOnce(t *testing.T) {
@@ -23,7 +22,7 @@ func TestAFunctionIsSentOnce(t *testing.T) {
 	if _, missing := m.Take(nil, []ids.FunctionHash{f.Hash}); !slices.Equal(missing, []ids.FunctionHash{f.Hash}) {
 		t.Fatalf("missing are %v", missing)
 	}
-	m.Take([]schedapi.Function{f}, []ids.FunctionHash{f.Hash, f.Hash})
+	m.Take([]functions.Function{f}, []ids.FunctionHash{f.Hash, f.Hash})
 	if m.Bytes() != 5 || m.Len() != 1 {
 		t.Fatalf("%d functions have %d bytes", m.Len(), m.Bytes())
 	}
@@ -65,7 +64,7 @@ func TestWorkersHaveWhatTasksNeed(t *testing.T) {
 		known := map[ids.FunctionHash]bool{}
 		worker := rapid.Custom(func(t *rapid.T) ids.WorkerID { return ids.WorkerID(rapid.IntRange(1, 3).Draw(t, "worker")) })
 		number := rapid.IntRange(1, 4)
-		drop := func(f schedapi.Function) {
+		drop := func(f functions.Function) {
 			delete(known, f.Hash)
 			for _, id := range m.Drop(f.Hash) {
 				if connected[id] {
@@ -76,7 +75,7 @@ func TestWorkersHaveWhatTasksNeed(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"submit": func(t *rapid.T) {
 				f := function(number.Draw(t, "function"))
-				added, missing := m.Take([]schedapi.Function{f}, []ids.FunctionHash{f.Hash})
+				added, missing := m.Take([]functions.Function{f}, []ids.FunctionHash{f.Hash})
 				if len(added) > 0 == known[f.Hash] || len(missing) > 0 {
 					t.Fatalf("added %v, missing %v, known %t", added, missing, known[f.Hash])
 				}

@@ -2,8 +2,8 @@ package journal
 
 import (
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/functions"
 	"github.com/millrace/millrace/server/sched"
-	"github.com/millrace/millrace/server/schedapi"
 )
 
 // factKind is the kind of a row of package sched, or of a function.
@@ -30,7 +30,7 @@ const (
 )
 
 // FunctionPut is a function to which tasks refer.
-type FunctionPut struct{ schedapi.Function }
+type FunctionPut struct{ functions.Function }
 
 // FunctionDeleted means that no task refers to a function any more.
 type FunctionDeleted struct{ Hash ids.FunctionHash }

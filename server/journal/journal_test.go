@@ -20,9 +20,11 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/server/coord"
 	"github.com/millrace/millrace/server/copies"
+	"github.com/millrace/millrace/server/functions"
 	"github.com/millrace/millrace/server/plugins"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
+	"github.com/millrace/millrace/server/templates"
 )
 
 // opened opens a journal and returns the records that it had.
@@ -408,7 +410,7 @@ func samples() []Record {
 		&sched.HoldsDeleted{Holder: sched.Holder{Kind: sched.HolderGraph, Number: 5}, Tasks: []ids.TaskID{9, 10, 11}},
 		&sched.HolderDeleted{Holder: sched.Holder{Kind: sched.HolderDataset, Number: 5}},
 		&sched.RequestPut{Client: 4, Namespace: "s", Request: "r", Body: 1 << 63, Graph: 5, Tasks: []ids.TaskID{7, 8, 9, 1}, Joined: 1, Failed: []ids.TaskID{1}},
-		&FunctionPut{schedapi.Function{Hash: ids.FunctionHash{1, 2}, Payload: []byte("pickle"), Language: "python 3.12"}},
+		&FunctionPut{functions.Function{Hash: ids.FunctionHash{1, 2}, Payload: []byte("pickle"), Language: "python 3.12"}},
 		&FunctionDeleted{Hash: ids.FunctionHash{1, 2}},
 		&DatasetPublished{Number: 8, Name: "d", Namespace: "s", Keys: []string{"k"}, Value: []byte("v"), Replaced: 7},
 		&DatasetUnpublished{Number: 8, Name: "d", Namespace: "s"},
@@ -420,6 +422,20 @@ func samples() []Record {
 		&copies.DrainOrderChanged{DrainOrder: copies.DrainOrder{Name: "w"}, Gone: true},
 		&plugins.PluginChanged{Plugin: plugins.Plugin{Name: "p", Version: 1 << 60, Body: []byte("b")}},
 		&plugins.PluginChanged{Plugin: plugins.Plugin{Name: "p"}, Gone: true},
+		&templates.TemplateChanged{Namespace: "s", Template: &templates.Template{
+			Hash: templates.Hash{3, 4}, Ops: []sched.OpSpec{{Kind: sched.OpPythonPickle, Name: "f", Function: ids.FunctionHash{1, 2}}}, Used: []bool{true},
+			Options:   []sched.Options{{Priority: -7, Resources: map[string]float64{"gpu": 0.5}}},
+			Functions: []functions.Function{{Hash: ids.FunctionHash{1, 2}, Payload: []byte("pickle"), Language: "python 3.12"}},
+			Tasks: []templates.Task{
+				{
+					Key: "k", Options: 1, Inputs: []templates.Input{1, templates.Hole(0)}, Items: []sched.ItemInput{{Input: 1, Item: 4, Count: 9}}, Hold: true,
+					Pieces: []templates.Piece{{Literal: []byte("<")}, {Inside: []templates.Piece{{Hole: 1}, {Inside: []templates.Piece{{Hole: 0}}}, {Literal: []byte(";")}}}},
+				},
+				{Key: "large", Arguments: bytes.Repeat([]byte("b"), largeBytes)},
+			},
+			Values: []templates.Value{{Name: "x", Type: 3}, {Name: "y"}}, Inputs: []string{"in"},
+		}},
+		&templates.TemplateChanged{Namespace: "s", Template: &templates.Template{Hash: templates.Hash{3, 4}}, Gone: true},
 		&coord.Coordinated{Changes: []coord.Change{
 			{Row: coord.ValueRow{Number: 1, Namespace: "s", Value: coord.Value{Data: []byte("v"), Keys: []string{"k"}, Hold: 3, Tasks: []ids.TaskID{9}}}},
 			{Row: coord.ValueRow{Number: 2, Namespace: "s", Value: coord.Value{Data: bytes.Repeat([]byte("v"), largeBytes)}}},

@@ -10,13 +10,16 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/server/coord"
 	"github.com/millrace/millrace/server/copies"
+	"github.com/millrace/millrace/server/functions"
 	"github.com/millrace/millrace/server/plugins"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
+	"github.com/millrace/millrace/server/templates"
 )
 
 // Record is a fact: one of the types of this package, a row of package sched, its event
-// ClientClosed, or the facts Coordinated, DrainOrderChanged and PluginChanged. All are pointers.
+// ClientClosed, or the facts Coordinated, DrainOrderChanged, PluginChanged and TemplateChanged. All
+// are pointers.
 // The command "millrace journal show" prints all fields but bytes, so a secret is bytes.
 type Record any
 
@@ -105,6 +108,7 @@ const (
 	kindCoordinated       kind = 40
 	kindDrainOrderChanged kind = 41
 	kindPluginChanged     kind = 42
+	kindTemplateChanged   kind = 43
 )
 
 // The kinds from 60 on are those of snapshots.
@@ -174,6 +178,16 @@ func (c *codec) code(r Record) Record {
 		c.text(&r.Name)
 		whole(c, &r.Version)
 		c.payload(&r.Body)
+	case *templates.TemplateChanged:
+		c.flag(&r.Gone)
+		c.text(&r.Namespace)
+		if c.reading {
+			r.Template = new(templates.Template)
+		}
+		c.fixed(r.Hash[:])
+		if !r.Gone {
+			c.template(r.Template)
+		}
 	case *coord.Coordinated:
 		list(c, &r.Changes, (*codec).coordChange)
 	default:
@@ -214,6 +228,8 @@ func kindOf(r Record) kind {
 		return kindDrainOrderChanged
 	case *plugins.PluginChanged:
 		return kindPluginChanged
+	case *templates.TemplateChanged:
+		return kindTemplateChanged
 	}
 	if k := factKindOf(r); k != 0 {
 		return kind(k)
@@ -252,6 +268,8 @@ func newRecord(k kind) Record {
 		return new(copies.DrainOrderChanged)
 	case kindPluginChanged:
 		return new(plugins.PluginChanged)
+	case kindTemplateChanged:
+		return new(templates.TemplateChanged)
 	}
 	return newFact(factKind(k))
 }
@@ -288,7 +306,9 @@ func (c *codec) options(o *sched.Options) {
 	for _, name := range names {
 		amount := o.Resources[name]
 		c.float(&amount)
-		o.Resources[name] = amount
+		if c.reading {
+			o.Resources[name] = amount // Templates share maps with goroutines that read them.
+		}
 	}
 	list(c, &o.Workers, func(c *codec, s *sched.WorkerSelector) {
 		whole(c, &s.Worker)
@@ -301,7 +321,7 @@ func (c *codec) options(o *sched.Options) {
 	c.flag(&o.NoWait)
 }
 
-func (c *codec) function(f *schedapi.Function) {
+func (c *codec) function(f *functions.Function) {
 	c.fixed(f.Hash[:])
 	c.payload(&f.Payload)
 	c.text(&f.Language)

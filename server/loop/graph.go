@@ -35,7 +35,7 @@ func (l *Loop) submit(s *schedapi.Submission) (schedapi.Accepted, error) {
 	if len(missing) > 0 {
 		return schedapi.Accepted{MissingFunctions: missing}, nil
 	}
-	s.Graph.CallerBytes = l.functions.Bytes()
+	s.Graph.CallerBytes = l.functions.Bytes() + l.templates.bytes()
 	result, effects, refused := l.machine.Submit(l.now, s.Graph, l.effects[:0])
 	l.effects = effects
 	if refused != nil {

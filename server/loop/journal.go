@@ -11,11 +11,13 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/server/coord"
 	"github.com/millrace/millrace/server/copies"
+	"github.com/millrace/millrace/server/functions"
 	"github.com/millrace/millrace/server/journal"
 	"github.com/millrace/millrace/server/members"
 	"github.com/millrace/millrace/server/plugins"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
+	"github.com/millrace/millrace/server/templates"
 )
 
 const (
@@ -181,7 +183,7 @@ func (l *Loop) load(record journal.Record) error {
 		l.machine.Load(row)
 		l.forgetClient(row.Client, false)
 	case *journal.FunctionPut:
-		l.functions.Take([]schedapi.Function{row.Function}, []ids.FunctionHash{row.Hash})
+		l.functions.Take([]functions.Function{row.Function}, []ids.FunctionHash{row.Hash})
 	case *journal.FunctionDeleted:
 		l.functions.Drop(row.Hash)
 	case *journal.DatasetPublished:
@@ -198,6 +200,8 @@ func (l *Loop) load(record journal.Record) error {
 		l.machine.LoadOrder(l.config.Clock(), order)
 	case *plugins.PluginChanged:
 		l.plugins.Load(*row)
+	case *templates.TemplateChanged:
+		l.templates.load(row)
 	case *coord.Coordinated:
 		l.loadCoordinated(row)
 	case *journal.WorkerNumbered:

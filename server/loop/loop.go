@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/server/plugins"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
+	"github.com/millrace/millrace/server/templates"
 )
 
 // mailboxLength bounds the closures that wait for the loop. When the mailbox is full, senders
@@ -50,6 +51,9 @@ type Config struct {
 	// UnrecordedTasks bounds the new tasks whose records are not durable; a submission may exceed
 	// it. 0: 2^20, which is far below the numbers that a restart leaves out.
 	UnrecordedTasks int
+	// Templates bounds the templates of graphs that are kept, which use a quarter of
+	// Machine.MemoryBytes at most. Zero: templates.DefaultLimits.
+	Templates templates.Limits
 	// NativeOps are native ops that are accepted before any worker has registered.
 	NativeOps []string
 	Log       *slog.Logger
@@ -103,7 +107,8 @@ type Loop struct {
 	deaths    deaths
 	functions *functions.Machine
 	plugins   *plugins.Machine
-	datasets  uint64 // last number given out
+	templates templateStore // has its own lock
+	datasets  uint64        // last number given out
 	// nativeOps is sorted. It is replaced as a whole, and any goroutine may read it.
 	nativeOps atomic.Pointer[[]string]
 
@@ -160,6 +165,7 @@ func New(config Config) *Loop {
 
 		functions: functions.New(),
 		plugins:   plugins.New(uint64(start.UnixNano())),
+		templates: newTemplates(config),
 	}
 	l.dirty.graphs = map[ids.GraphID]struct{}{}
 	ops := slices.Sorted(slices.Values(config.NativeOps))

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/server/loop"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
+	"github.com/millrace/millrace/server/templates"
 )
 
 // history is a random history of a scheduler with clients and workers.
@@ -36,6 +37,8 @@ type history struct {
 const (
 	historyKeys = 14
 	historyData = 3
+	// historyTemplates is the number of templates, of which keptTemplates are kept.
+	historyTemplates, keptTemplates = 6, 3
 )
 
 func historyTask(i int) (spec sched.TaskSpec) {
@@ -239,7 +242,7 @@ func (h *history) request() {
 	client := pick(h, h.clients)
 	set := schedapi.TaskSet{Tasks: h.some()}
 	place := schedapi.Place{Namespace: "n"}
-	switch kind := h.random.IntN(13); kind {
+	switch kind := h.random.IntN(14); kind {
 	case 0:
 		if len(h.clients) < 4 {
 			h.clients = append(h.clients, h.open("c"))
@@ -290,6 +293,10 @@ func (h *history) request() {
 		}
 		answer, err := h.Ask(ctx, schedapi.Place{Client: client}, coord.Call{Ask: coord.ReadVariable{Name: name}})
 		h.did(fmt.Sprintf("%d reads %s: %v", client, name, answer), err)
+	case 13:
+		hash := byte(h.random.IntN(historyTemplates))
+		h.define("n", hash)
+		h.did(fmt.Sprint("define ", hash), nil)
 	}
 	h.settle()
 }
@@ -321,6 +328,11 @@ func (h *history) state() (state []string, open bool) {
 	for i := range 2 {
 		if d := snapshot.Dataset("n", fmt.Sprint("d", i)); d != nil {
 			state = append(state, fmt.Sprintf("%s is %d, of %v", d.Name, d.Number, d.Keys))
+		}
+	}
+	for hash := range byte(historyTemplates) {
+		if h.Template("n", templates.Hash{hash}) != nil {
+			state = append(state, fmt.Sprintf("template %d is known", hash))
 		}
 	}
 	return state, open
@@ -363,7 +375,8 @@ func TestARestartedSchedulerIsAsTheOneBefore(t *testing.T) {
 			clock := func() time.Time { return began.Add(time.Duration(ticks.Add(1)) * time.Microsecond) }
 			d := newDirectory(t)
 			d.snapshotBytes = int(seed % 2) // With 1, each stop in good order takes a snapshot.
-			h.start = begin(t, d, loop.Config{Clock: clock, RestartGrace: time.Hour, Random: h.random.Uint64})
+			h.start = begin(t, d, loop.Config{Clock: clock, RestartGrace: time.Hour, Random: h.random.Uint64,
+				Templates: templates.Limits{Templates: keptTemplates, Bytes: 1 << 20, AllBytes: 1 << 20}})
 			for range 2 {
 				h.clients = append(h.clients, h.open("c"))
 				h.joined++

@@ -32,7 +32,7 @@ func (l *Loop) sources() []journal.Source {
 		func(cursor uint64, put func(any)) (uint64, bool) {
 			return l.machine.Rows(cursor, func(row sched.Row) { put(row) })
 		},
-		l.coordination.machine.Rows, l.machine.Orders, l.plugins.Rows,
+		l.coordination.machine.Rows, l.machine.Orders, l.plugins.Rows, l.templateRows(),
 	}
 }
 

@@ -10,10 +10,12 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/server/coord"
 	"github.com/millrace/millrace/server/copies"
+	"github.com/millrace/millrace/server/functions"
 	"github.com/millrace/millrace/server/loop"
 	"github.com/millrace/millrace/server/plugins"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
+	"github.com/millrace/millrace/server/templates"
 )
 
 // snapshots makes requests until two more snapshots were taken: one of them has begun after the
@@ -39,13 +41,13 @@ func TestASnapshotHasAllThatWasAccepted(t *testing.T) {
 	s.must(err)
 	a := s.open("a")
 	w := s.join("w", nil)
-	function := schedapi.Function{Hash: ids.FunctionHash{7}, Payload: []byte(strings.Repeat("f", 70000)), Language: "python"}
+	function := functions.Function{Hash: ids.FunctionHash{7}, Payload: []byte(strings.Repeat("f", 70000)), Language: "python"}
 	accepted, err := s.Submit(ctx, schedapi.Submission{
 		Graph: sched.GraphSubmitted{
 			Namespace: "n", Client: a, Name: "g", RequestID: "r", Ops: []sched.OpSpec{{Kind: sched.OpPythonPickle, Name: "f", Function: function.Hash}},
 			Tasks: []sched.TaskSpec{{Key: "p", Hold: true, Arguments: slices.Repeat([]byte("x"), 70000)}}, Retention: time.Hour,
 		},
-		Functions: []schedapi.Function{function}, Needed: []ids.FunctionHash{function.Hash},
+		Functions: []functions.Function{function}, Needed: []ids.FunctionHash{function.Hash},
 	})
 	s.must(err)
 	s.submit(a, "k")
@@ -56,6 +58,7 @@ func TestASnapshotHasAllThatWasAccepted(t *testing.T) {
 	s.must(s.SetVariable(ctx, at, "v", coord.Value{Data: []byte("v"), Keys: []string{"k"}}))
 	lock := s.ask(at, acquire("1", "l"))
 	s.change(func(m *plugins.Machine) []plugins.Effect { return m.Register(1, "plugin", []byte("body")) })
+	s.define("n", 7)
 	s.must(s.DrainWorkers(ctx, sched.DrainOrdered{Workers: []ids.WorkerID{w.Worker()}, Purpose: copies.DrainKeep, Reason: "a loud fan"}))
 	before := s.keys()
 
@@ -80,6 +83,9 @@ func TestASnapshotHasAllThatWasAccepted(t *testing.T) {
 		}
 		if list := s.change(func(m *plugins.Machine) []plugins.Effect { return m.Join(1, "w") })[0].Plugins; len(list) != 1 || string(list[0].Body) != "body" {
 			t.Errorf("%s: the plugins are %+v", how, list)
+		}
+		if s.Template("n", templates.Hash{7}) == nil {
+			t.Errorf("%s: the template is gone", how)
 		}
 		next, err := s.Submit(ctx, schedapi.Submission{
 			Graph: sched.GraphSubmitted{

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/server/alarms"
 	"github.com/millrace/millrace/server/copies"
+	"github.com/millrace/millrace/server/functions"
 	"github.com/millrace/millrace/server/members"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
@@ -70,7 +71,7 @@ func TestConversionsSetEveryField(t *testing.T) {
 	updateTo(&sched.Update{Task: 1, State: sched.TaskFailed, OutputBytes: 2, Inline: []byte{1}, Err: someError, Worker: 3, Generation: 4}, update)
 	var outbound schedapi.Outbound
 	outbound.Ops = []schedapi.OpDefinition{{ID: 1, Op: sched.OpSpec{Kind: sched.OpPythonPickle, Name: "f", Function: someHash}}}
-	outbound.Functions = []schedapi.Function{{Hash: someHash, Payload: []byte("p"), Language: "l"}}
+	outbound.Functions = []functions.Function{{Hash: someHash, Payload: []byte("p"), Language: "l"}}
 	outbound.Peers = []members.Peer{{Worker: 1, Address: "a", Name: "n", SameHost: true, Device: 1}}
 	outbound.Retractions = []sched.TaskRef{{Task: 1, Attempt: 2}}
 	outbound.Cancellations = []sched.TaskRef{{Task: 1, Attempt: 2}}
@@ -283,7 +284,7 @@ func TestSessionMessagesDoNotMixInReusedMemory(t *testing.T) {
 func TestLargeMessagesAreSplitInOrder(t *testing.T) {
 	var outbound schedapi.Outbound
 	for i := range 5 {
-		outbound.Functions = append(outbound.Functions, schedapi.Function{Hash: ids.FunctionHash{byte(i)}, Payload: make([]byte, 6<<20)})
+		outbound.Functions = append(outbound.Functions, functions.Function{Hash: ids.FunctionHash{byte(i)}, Payload: make([]byte, 6<<20)})
 		outbound.Assign(&sched.Assignment{Task: ids.TaskID(i), Arguments: make([]byte, 6<<20)})
 	}
 	outbound.Ops = []schedapi.OpDefinition{{ID: 1, Op: sched.OpSpec{Kind: sched.OpNative, Name: "o"}}}

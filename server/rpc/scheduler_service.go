@@ -141,7 +141,10 @@ func (s *schedulerService) SubmitBatch(ctx context.Context, r *pb.SubmitRequest)
 
 func (s *schedulerService) submit(ctx context.Context, whole *submission) (*pb.SubmitResponse, error) {
 	if answer := whole.early(); answer != nil {
-		return answer, nil
+		if !whole.templated.defined {
+			return answer, nil
+		}
+		return answer, s.scheduler.Recorded(ctx)
 	}
 	submission, err := whole.end()
 	if err != nil {

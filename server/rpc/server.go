@@ -36,7 +36,6 @@ import (
 	"github.com/millrace/millrace/server/alarms"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
-	"github.com/millrace/millrace/server/templates"
 )
 
 const (
@@ -69,9 +68,6 @@ type Config struct {
 	Version string
 	// SubmissionBytes bounds one submission; 0: 1 GiB.
 	SubmissionBytes int64
-	// Templates bounds the templates that are kept; zero: 1,000 and 64 MiB for each namespace, 256
-	// MiB in all.
-	Templates templates.Limits
 	// OwnLog returns the last lines of the scheduler's log, at most limit; 0 means all.
 	// Nil: there is none.
 	OwnLog func(limit int) []*pb.LogLine
@@ -104,7 +100,6 @@ type Server struct {
 	inProcess  *inProcess
 	gate       admission.Check
 	validator  protovalidate.Validator
-	templates  templateStore
 }
 
 // New returns a server that answers calls once Serve is called.
@@ -124,7 +119,6 @@ func New(config Config, scheduler schedapi.Scheduler) (*Server, error) {
 		}
 	}
 	s := &Server{config: config, scheduler: scheduler, health: health.NewServer(), inProcess: newInProcess(), validator: validator}
-	s.templates.kept = templates.New(cmp.Or(config.Templates, defaultTemplates))
 	unary, stream := interceptors(config, validation{validator, scheduler.OwnerOf}, metrics)
 	options := []grpc.ServerOption{
 		unary, stream,

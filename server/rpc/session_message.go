@@ -14,6 +14,7 @@ import (
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/text"
+	"github.com/millrace/millrace/server/functions"
 	"github.com/millrace/millrace/server/members"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
@@ -75,7 +76,7 @@ func (m *SessionMessage) Send(o *schedapi.Outbound, send func(*workerv1.SessionR
 	s.empty()
 	split(&s, o.Dropped, &s.part.Dropped, fixedBytes[ids.FunctionHash])
 	split(&s, o.Ops, &s.part.Ops, func(op *schedapi.OpDefinition) int { return itemBytes + len(op.Op.Name) })
-	split(&s, o.Functions, &s.part.Functions, func(f *schedapi.Function) int { return itemBytes + len(f.Payload) })
+	split(&s, o.Functions, &s.part.Functions, func(f *functions.Function) int { return itemBytes + len(f.Payload) })
 	split(&s, o.Peers, &s.part.Peers, func(p *members.Peer) int { return itemBytes + len(p.Address) + len(p.Name) })
 	split(&s, o.Accepted, &s.part.Accepted, fixedBytes[sched.Replica])
 	split(&s, o.Keeps, &s.part.Keeps, fixedBytes[sched.Replica])
@@ -231,7 +232,7 @@ func unsendableReason(a *workerv1.Assignment) string {
 	return ""
 }
 
-func functionTo(f schedapi.Function) *pb.Function {
+func functionTo(f functions.Function) *pb.Function {
 	return &pb.Function{Hash: f.Hash[:], Payload: f.Payload, Language: f.Language}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/functions"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
 )
@@ -127,7 +128,7 @@ func (s *submission) add(part *pb.SubmitRequest) error {
 		if sha256.Sum256(f.GetPayload()) != hash {
 			return invalid("functions", fmt.Sprintf("function %s: the hash is not the SHA-256 of the payload", hash))
 		}
-		s.result.Functions = append(s.result.Functions, schedapi.Function{Hash: hash, Payload: f.GetPayload(), Language: f.GetLanguage()})
+		s.result.Functions = append(s.result.Functions, functions.Function{Hash: hash, Payload: f.GetPayload(), Language: f.GetLanguage()})
 	}
 	for _, options := range part.GetOptions() {
 		graph.Options = append(graph.Options, optionsFrom(options))

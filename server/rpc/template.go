@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"unicode/utf8"
 
 	"github.com/dustin/go-humanize"
@@ -22,29 +21,6 @@ import (
 	"github.com/millrace/millrace/server/schedapi"
 	"github.com/millrace/millrace/server/templates"
 )
-
-// templateStore keeps templates. They are no state of the scheduler: a template that is lost is
-// sent again. So they need neither the loop nor the journal.
-type templateStore struct {
-	mu sync.Mutex
-	// kept is guarded by mu.
-	kept *templates.Machine
-}
-
-func (s *templateStore) get(namespace string, hash templates.Hash) *templates.Template {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.kept.Get(namespace, hash)
-}
-
-func (s *templateStore) put(namespace string, t *templates.Template) *templates.Template {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.kept.Put(namespace, t)
-}
-
-// Default limits of the templates that are kept (Template in submission.proto tells them).
-var defaultTemplates = templates.Limits{Templates: 1000, Bytes: 64 << 20, AllBytes: 256 << 20}
 
 // templated is the part of a submission that templates have.
 type templated struct {
@@ -87,14 +63,14 @@ func (s *Server) addTemplates(ctx context.Context, whole *submission, part *pb.S
 		if err != nil {
 			return 0, invalid(where, err.Error())
 		}
-		made, err := s.define(t.namespace, where, packed, sent)
+		made, err := s.define(ctx, t.namespace, where, packed, sent)
 		if err != nil {
 			return 0, err
 		}
 		t.typed, t.defined = append(t.typed, made), true
 	}
 	for i, packed := range part.GetPackedTemplates() {
-		if _, err := s.define(t.namespace, fmt.Sprintf("packed_templates[%d]", i), packed, nil); err != nil {
+		if _, err := s.define(ctx, t.namespace, fmt.Sprintf("packed_templates[%d]", i), packed, nil); err != nil {
 			return 0, err
 		}
 		t.defined = true
@@ -144,9 +120,9 @@ func (s *Server) namespaceOfClient(ctx context.Context, graph *sched.GraphSubmit
 
 // define keeps a template, unless it is kept already. sent is its message; nil: packed is not read
 // yet.
-func (s *Server) define(namespace, where string, packed []byte, sent *pb.Template) (*templates.Template, error) {
+func (s *Server) define(ctx context.Context, namespace, where string, packed []byte, sent *pb.Template) (*templates.Template, error) {
 	hash := templates.Hash(sha256.Sum256(packed))
-	if known := s.templates.get(namespace, hash); known != nil {
+	if known := s.scheduler.Template(namespace, hash); known != nil {
 		return known, nil
 	}
 	if sent == nil {
@@ -167,11 +143,10 @@ func (s *Server) define(namespace, where string, packed []byte, sent *pb.Templat
 		return nil, fmt.Errorf("%s: %w", where, err)
 	}
 	made.Hash = hash
-	if most := s.templates.kept.Limits().Bytes; made.Bytes > most {
-		return nil, invalid(where, fmt.Sprintf("it takes %s, and the scheduler keeps templates of %s for a namespace: make it of fewer tasks, scatter large arguments, or submit its tasks themselves",
-			humanize.IBytes(uint64(made.Bytes)), humanize.IBytes(uint64(most))))
+	if made, err = s.scheduler.DefineTemplate(ctx, namespace, made); err != nil {
+		return nil, fmt.Errorf("%s: %w", where, err)
 	}
-	return s.templates.put(namespace, made), nil
+	return made, nil
 }
 
 // compile checks a template, and brings it into the form from which its instances are made.
@@ -242,7 +217,7 @@ func (s *Server) templateOf(t *templated, sent *pb.TemplateInstances, where stri
 		return nil, invalid(where+".template_hash", fmt.Sprintf("a hash has %d bytes, this has %d", len(hash), len(sent.GetTemplateHash())))
 	}
 	copy(hash[:], sent.GetTemplateHash())
-	of := s.templates.get(t.namespace, hash)
+	of := s.scheduler.Template(t.namespace, hash)
 	if of == nil && !slices.Contains(t.missing, hash) {
 		t.missing = append(t.missing, hash)
 	}

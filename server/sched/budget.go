@@ -28,8 +28,8 @@ func (t *task) heldBytes() uint64 {
 	return taskBytes + uint64(t.keyLen) + uint64(t.argLen) + inputBytes*uint64(t.inputs)
 }
 
-// held is the approximate memory of everything that the machine holds.
-func (m *Machine) held() uint64 {
+// Held returns the approximate memory of everything that the machine holds.
+func (m *Machine) Held() uint64 {
 	return m.totals.HeldBytes + m.totals.InlineBytes + m.totals.DetailBytes + m.totals.TailBytes
 }
 
@@ -40,7 +40,7 @@ func (m *Machine) recordRoom(beside uint64) uint64 {
 	if limit == 0 {
 		return math.MaxUint64
 	}
-	if other := m.held() - m.totals.HeldBytes + beside; other < limit {
+	if other := m.Held() - m.totals.HeldBytes + beside; other < limit {
 		return limit - other
 	}
 	return 0

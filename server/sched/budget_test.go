@@ -53,7 +53,7 @@ func TestSubmissionsBeyondTheMemoryAreRefusedUntilThereIsSome(t *testing.T) {
 		t.Errorf("a submission that never fits: %v", err)
 	}
 	m.Step(time.Unix(1, 0), TasksReleased{Client: 1, Tasks: tasks}, nil)
-	if held := m.held(); held != 0 {
+	if held := m.Held(); held != 0 {
 		t.Errorf("%d bytes are held for nothing", held)
 	}
 	if _, err := submit("again", 64<<10); err != nil {

@@ -134,7 +134,7 @@ type submission struct {
 // prepare checks the whole submission and makes the records.
 func (s *submission) prepare() *Error {
 	m, ev := s.m, s.ev
-	s.held, s.most = m.held(), m.recordRoom(ev.CallerBytes)
+	s.held, s.most = m.Held(), m.recordRoom(ev.CallerBytes)
 	sc := &m.scratch.submit
 	sc.ids, sc.ops, sc.opts = sc.ids[:0], sc.ops[:0], sc.opts[:0]
 	for i := range ev.Ops {

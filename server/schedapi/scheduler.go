@@ -8,9 +8,11 @@ import (
 
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/server/copies"
+	"github.com/millrace/millrace/server/functions"
 	"github.com/millrace/millrace/server/members"
 	"github.com/millrace/millrace/server/plugins"
 	"github.com/millrace/millrace/server/sched"
+	"github.com/millrace/millrace/server/templates"
 )
 
 // TaskSet names tasks by number, and by key in a namespace. Without a namespace, the keys are in
@@ -77,6 +79,12 @@ type Scheduler interface {
 	// must be quick, must not keep the machine, and carries out the effects before it returns them.
 	// Those that registers one are refused if nothing new is accepted.
 	Plugins(ctx context.Context, registers bool, change func(*plugins.Machine) []plugins.Effect) error
+	// Template returns a template of a namespace, and counts this as a use; nil: it is not known.
+	// Any number of goroutines may call it, and none waits for other work of the scheduler.
+	Template(namespace string, hash templates.Hash) *templates.Template
+	// DefineTemplate keeps a template, and returns the one that has its hash. It is durable when a
+	// later submission is accepted, or when Recorded returns.
+	DefineTemplate(ctx context.Context, namespace string, t *templates.Template) (*templates.Template, error)
 	// Recorded waits until all that was accepted before is durable. An error says why it is not.
 	Recorded(ctx context.Context) error
 	// Rebalance plans a rebalance and, unless it is a dry run, begins it. It returns the plan.
@@ -133,19 +141,11 @@ type ClientSpec struct {
 	Owner string
 }
 
-// Function is a pickled function.
-type Function struct {
-	Hash    ids.FunctionHash
-	Payload []byte
-	// Language is the language and version that can run it; empty: unknown.
-	Language string
-}
-
 // Submission is a graph with the functions that the client sent along.
 type Submission struct {
 	Graph sched.GraphSubmitted
 	// Functions are the needed functions that the client sent along.
-	Functions []Function
+	Functions []functions.Function
 	// Needed lists the functions that the ops of the tasks refer to.
 	Needed []ids.FunctionHash
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/text"
+	"github.com/millrace/millrace/server/functions"
 	"github.com/millrace/millrace/server/members"
 	"github.com/millrace/millrace/server/sched"
 )
@@ -183,7 +184,7 @@ type Leave struct {
 // slices are the memory that the exported ones refer to.
 type Outbound struct {
 	Ops           []OpDefinition
-	Functions     []Function
+	Functions     []functions.Function
 	Peers         []members.Peer
 	Assignments   []Assignment
 	Retractions   []sched.TaskRef
@@ -273,7 +274,7 @@ func (o *Outbound) Reset() {
 // Drop adds the order to forget a function that no task refers to any more. If the function itself
 // is in the outbound, it is removed: the tasks that needed it have ended.
 func (o *Outbound) Drop(hash ids.FunctionHash) {
-	o.Functions = slices.DeleteFunc(o.Functions, func(f Function) bool { return f.Hash == hash })
+	o.Functions = slices.DeleteFunc(o.Functions, func(f functions.Function) bool { return f.Hash == hash })
 	o.Dropped = append(o.Dropped, hash)
 }
 

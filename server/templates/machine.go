@@ -1,8 +1,8 @@
 // Package templates is a Machine: it keeps the templates of graphs that were used last, and makes
 // the tasks of their instances.
 //
-// A template is named by the hash of its content, and each namespace has its own. Losing one costs
-// a message: the client sends the definition again.
+// A template is named by the hash of its content, and each namespace has its own. Templates are
+// durable, but the order of their uses is not: after a restart, it is that of their definitions.
 package templates
 
 import (
@@ -22,6 +22,9 @@ type Limits struct {
 	AllBytes int64
 }
 
+// DefaultLimits are those that the API tells (Template in submission.proto).
+func DefaultLimits() Limits { return Limits{Templates: 1000, Bytes: 64 << 20, AllBytes: 256 << 20} }
+
 // Machine is not safe for concurrent use.
 type Machine struct {
 	limits Limits
@@ -29,6 +32,8 @@ type Machine struct {
 	// order lists all templates (*entry), the one that was used last first.
 	order *list.List
 	bytes int64
+	// uses counts all uses.
+	uses uint64
 }
 
 // space holds the templates of a namespace, of which there is at least one.
@@ -43,7 +48,9 @@ type space struct {
 // entry is a template with its places in both lists.
 type entry struct {
 	*Template
-	space        *space
+	space *space
+	// used is the number of its last use.
+	used         uint64
 	inSpace, all *list.Element
 }
 
@@ -58,49 +65,65 @@ func (m *Machine) Limits() Limits { return m.limits }
 // Len returns the number of templates.
 func (m *Machine) Len() int { return m.order.Len() }
 
+// Bytes returns the memory of all templates.
+func (m *Machine) Bytes() int64 { return m.bytes }
+
 // Get returns a template of a namespace, and counts this as a use; nil if there is none.
 func (m *Machine) Get(namespace string, hash Hash) *Template {
-	s := m.spaces[namespace]
-	if s == nil {
-		return nil
-	}
-	e := s.byHash[hash]
+	e := m.find(namespace, hash)
 	if e == nil {
 		return nil
 	}
-	s.order.MoveToFront(e.inSpace)
+	e.space.order.MoveToFront(e.inSpace)
 	m.order.MoveToFront(e.all)
+	m.uses++
+	e.used = m.uses
 	return e.Template
 }
 
-// Put keeps a template, and drops those that were used longest ago if there are too many. It
-// returns the template that has the hash: the known one, if there is one. REQUIRES: t.Bytes is not
-// above Limits.Bytes.
-func (m *Machine) Put(namespace string, t *Template) *Template {
-	if known := m.Get(namespace, t.Hash); known != nil {
-		return known
+func (m *Machine) find(namespace string, hash Hash) *entry {
+	if s := m.spaces[namespace]; s != nil {
+		return s.byHash[hash]
 	}
+	return nil
+}
+
+// Put keeps a template, and drops those that were used longest ago if there are too many. It
+// returns the template that has the hash, which is the known one if there is one, and the rows that
+// changed. REQUIRES: t.Bytes is not above Limits.Bytes.
+func (m *Machine) Put(namespace string, t *Template) (*Template, []*TemplateChanged) {
+	if known := m.Get(namespace, t.Hash); known != nil {
+		return known, nil
+	}
+	s := m.add(namespace, t).space
+	changed := []*TemplateChanged{{Namespace: namespace, Template: t}}
+	for s.bytes > m.limits.Bytes || s.order.Len() > m.limits.Templates {
+		changed = append(changed, m.drop(s.order.Back().Value.(*entry)))
+	}
+	for m.bytes > m.limits.AllBytes {
+		changed = append(changed, m.drop(m.order.Back().Value.(*entry)))
+	}
+	m.verify()
+	return t, changed
+}
+
+// add adds a template that is not known.
+func (m *Machine) add(namespace string, t *Template) *entry {
 	s := m.spaces[namespace]
 	if s == nil {
 		s = &space{name: namespace, byHash: map[Hash]*entry{}, order: list.New()}
 		m.spaces[namespace] = s
 	}
-	e := &entry{Template: t, space: s}
+	m.uses++
+	e := &entry{Template: t, space: s, used: m.uses}
 	e.inSpace, e.all = s.order.PushFront(e), m.order.PushFront(e)
 	s.byHash[t.Hash] = e
 	s.bytes += t.Bytes
 	m.bytes += t.Bytes
-	for s.bytes > m.limits.Bytes || s.order.Len() > m.limits.Templates {
-		m.drop(s.order.Back().Value.(*entry))
-	}
-	for m.bytes > m.limits.AllBytes {
-		m.drop(m.order.Back().Value.(*entry))
-	}
-	m.verify()
-	return t
+	return e
 }
 
-func (m *Machine) drop(e *entry) {
+func (m *Machine) drop(e *entry) *TemplateChanged {
 	s := e.space
 	s.order.Remove(e.inSpace)
 	m.order.Remove(e.all)
@@ -110,6 +133,7 @@ func (m *Machine) drop(e *entry) {
 	if len(s.byHash) == 0 {
 		delete(m.spaces, s.name)
 	}
+	return &TemplateChanged{Namespace: s.name, Template: &Template{Hash: e.Hash}, Gone: true}
 }
 
 func (m *Machine) verify() {

@@ -7,11 +7,19 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/templates"
 )
 
+func unsealed(hash byte, bytes int) *templates.Template {
+	return &templates.Template{
+		Hash: templates.Hash{hash}, Ops: make([]sched.OpSpec, 1), Used: []bool{true},
+		Tasks: []templates.Task{{Key: "k", Arguments: make([]byte, bytes)}},
+	}
+}
+
 func sealed(hash byte, bytes int) *templates.Template {
-	t := &templates.Template{Hash: templates.Hash{hash}, Tasks: []templates.Task{{Key: "k", Arguments: make([]byte, bytes)}}}
+	t := unsealed(hash, bytes)
 	t.Seal()
 	return t
 }
@@ -22,6 +30,11 @@ func TestTheTemplatesThatWereUsedLastAreKept(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		limits := templates.Limits{Templates: 4, Bytes: 3000, AllBytes: 6000}
 		m := templates.New(limits)
+		// Each change is a row. A table of the rows is the same as the machine, also if it begins
+		// with pieces of Rows, between which the machine goes on.
+		logged, pieced := templates.New(limits), templates.New(limits)
+		var rows []*templates.TemplateChanged
+		cursor, more := uint64(0), true
 		type name struct {
 			space string
 			hash  byte
@@ -56,9 +69,12 @@ func TestTheTemplatesThatWereUsedLastAreKept(t *testing.T) {
 			uses = slices.DeleteFunc(uses, func(u name) bool { return u == n && known })
 			if !known {
 				made := sealed(n.hash, r.IntN(1200))
-				if got := m.Put(n.space, made); got != made || m.Put(n.space, sealed(n.hash, 1)) != made {
+				got, changed := m.Put(n.space, made)
+				again, none := m.Put(n.space, sealed(n.hash, 1))
+				if got != made || again != made || len(none) > 0 {
 					t.Fatalf("seed %d, step %d: Put returns another template", seed, step)
 				}
+				rows = append(rows, changed...)
 				uses = slices.DeleteFunc(uses, func(u name) bool { return u == n })
 				sizes[n] = made.Bytes
 			}
@@ -70,7 +86,76 @@ func TestTheTemplatesThatWereUsedLastAreKept(t *testing.T) {
 			if err := m.Check(); err != nil {
 				t.Fatalf("seed %d, step %d: %v", seed, step, err)
 			}
+			if step < 150 {
+				continue
+			}
+			if step == 150 {
+				for _, row := range rows {
+					logged.Load(copyOf(row))
+				}
+				rows = nil
+			}
+			if more && step%10 == 0 {
+				cursor, more = m.Rows(cursor, func(row any) { pieced.Load(copyOf(row.(*templates.TemplateChanged))) })
+			}
 		}
+		if more {
+			t.Fatalf("seed %d: the rows have no end", seed)
+		}
+		for _, row := range rows {
+			logged.Load(copyOf(row))
+			pieced.Load(copyOf(row))
+		}
+		for _, table := range []*templates.Machine{logged, pieced} {
+			if table.Len() != m.Len() || table.Bytes() != m.Bytes() {
+				t.Fatalf("seed %d: the rows have %d templates of %d bytes, the machine %d of %d", seed, table.Len(), table.Bytes(), m.Len(), m.Bytes())
+			}
+			for _, n := range uses {
+				if table.Get(n.space, templates.Hash{n.hash}) == nil {
+					t.Fatalf("seed %d: %v is not in the rows", seed, n)
+				}
+			}
+			if err := table.Check(); err != nil {
+				t.Fatalf("seed %d: %v", seed, err)
+			}
+		}
+	}
+}
+
+// copyOf returns a row as the journal reads it.
+func copyOf(row *templates.TemplateChanged) templates.TemplateChanged {
+	t := &templates.Template{Hash: row.Hash, Ops: row.Ops, Used: row.Used, Tasks: row.Tasks}
+	return templates.TemplateChanged{Namespace: row.Namespace, Template: t, Gone: row.Gone}
+}
+
+// Templates beyond the limits, which another start had, go when the next one is put. A template
+// with an index of nothing is not loaded.
+func TestLoadedTemplatesDecideNothing(t *testing.T) {
+	m := templates.New(templates.Limits{Templates: 2, Bytes: 3000, AllBytes: 6000})
+	for hash := range byte(4) {
+		m.Load(templates.TemplateChanged{Namespace: "n", Template: unsealed(hash, 1000)})
+	}
+	if m.Len() != 4 {
+		t.Errorf("%d templates are loaded", m.Len())
+	}
+	for _, bad := range []func(*templates.Template){
+		func(t *templates.Template) { t.Tasks[0].Op = 1 },
+		func(t *templates.Template) { t.Tasks[0].Options = 1 },
+		func(t *templates.Template) { t.Tasks[0].Inputs = []templates.Input{1} },
+		func(t *templates.Template) { t.Tasks[0].Inputs = []templates.Input{templates.Hole(0)} },
+		func(t *templates.Template) {
+			t.Tasks[0].Pieces = []templates.Piece{{Inside: []templates.Piece{{Hole: 0}}}}
+		},
+	} {
+		wrong := unsealed(9, 1)
+		bad(wrong)
+		m.Load(templates.TemplateChanged{Namespace: "n", Template: wrong})
+	}
+	if m.Get("n", templates.Hash{9}) != nil {
+		t.Error("a template with wrong indices is loaded")
+	}
+	if _, changed := m.Put("n", sealed(5, 1000)); len(changed) != 4 || m.Len() != 2 || m.Get("n", templates.Hash{3}) == nil {
+		t.Errorf("after another one, %d templates are left: %+v", m.Len(), changed)
 	}
 }
 

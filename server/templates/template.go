@@ -5,8 +5,8 @@ import (
 	"math/bits"
 
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/functions"
 	"github.com/millrace/millrace/server/sched"
-	"github.com/millrace/millrace/server/schedapi"
 )
 
 // Hash is the SHA-256 of a serialised template.
@@ -21,7 +21,7 @@ type Template struct {
 	Ops       []sched.OpSpec
 	Used      []bool
 	Options   []sched.Options
-	Functions []schedapi.Function
+	Functions []functions.Function
 	Tasks     []Task
 	// Values are the holes in arguments, and Inputs the names of the holes for inputs.
 	Values []Value

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/functions"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
 )
@@ -204,7 +205,7 @@ func (s *server) submit(ev sched.GraphSubmitted, specs []*spec) (sched.SubmitRes
 	accepted, err := s.loop.Submit(context.Background(), submission)
 	if err == nil && len(accepted.MissingFunctions) > 0 {
 		for _, hash := range accepted.MissingFunctions {
-			submission.Functions = append(submission.Functions, schedapi.Function{Hash: hash, Payload: hash[:1]})
+			submission.Functions = append(submission.Functions, functions.Function{Hash: hash, Payload: hash[:1]})
 		}
 		submission.Graph = cloned(ev)
 		accepted, err = s.loop.Submit(context.Background(), submission)

@@ -239,7 +239,7 @@ func (x *SubmitRequest) GetTemplateInstances() []*TemplateInstances {
 //
 // A template is named by its hash: the SHA-256 of its serialised form. The scheduler keeps the
 // templates that were used last, at most 1,000 and 64 MiB for each namespace, and 256 MiB in all.
-// It forgets them when it restarts. If it does not know a template that a submission uses, it
+// A restart with a journal keeps them. If it does not know a template that a submission uses, it
 // accepts nothing and answers SubmitResponse.missing_templates.
 type Template struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
