@@ -324,7 +324,7 @@ func (c *client) retry() {
 		_, err := w.server.loop.Retry(context.Background(), c.id, schedapi.TaskSet{Tasks: slices.Clone(tasks)}, nil)
 		if err == nil {
 			for _, id := range tasks {
-				w.oracle.byTask[id].retriedAt = w.events
+				w.oracle.retried(w.oracle.byTask[id])
 			}
 		}
 		return err

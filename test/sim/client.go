@@ -310,7 +310,10 @@ func (c *client) complete() bool {
 		s := c.held[id]
 		if !still[id] {
 			mine := false
-			w.oracle.walk(s, func(a *spec) { mine = mine || a.cancelledBy[c.id] || a.cancelledBy[0] })
+			w.oracle.walk(s, func(a *spec) bool {
+				mine = mine || a.cancelledBy[c.id] || a.cancelledBy[0]
+				return true
+			})
 			if !mine {
 				w.fail([]ids.TaskID{id}, "client %s does not hold %s (%s) any more", c.id, id, s.key)
 			}

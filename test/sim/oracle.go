@@ -132,8 +132,9 @@ func result(arguments []byte, inputs []uint64) uint64 {
 	return h.Sum64()
 }
 
-// walk visits a task and all tasks that it needs.
-func (o *oracle) walk(s *spec, visit func(*spec)) {
+// walk visits a task and the tasks that it needs. If visit returns false for one, those that only
+// this one needs are left out.
+func (o *oracle) walk(s *spec, visit func(*spec) bool) {
 	o.lastWalk++
 	stack := []*spec{s}
 	for len(stack) > 0 {
@@ -143,9 +144,24 @@ func (o *oracle) walk(s *spec, visit func(*spec)) {
 			continue
 		}
 		top.walked = o.lastWalk
-		visit(top)
-		stack = append(stack, top.inputs...)
+		if visit(top) {
+			stack = append(stack, top.inputs...)
+		}
 	}
+}
+
+// retried notes that a task runs again, and what it needs that is not there. Inputs of a result that
+// is there stay cancelled: if that is lost, it is cancelled, too.
+func (o *oracle) retried(s *spec) {
+	o.walk(s, func(a *spec) bool {
+		id, _ := o.w.server.m.Lookup(a.namespace, a.key)
+		u, _ := o.w.server.m.UpdateOf(id)
+		if a != s && (u.State == sched.TaskCancelled || u.State == sched.TaskSucceeded) {
+			return false
+		}
+		a.retriedAt = o.w.events
+		return true
+	})
 }
 
 // expectedReason is the error reason of a task that fails by itself; empty if it can succeed.
@@ -168,7 +184,7 @@ func (s *spec) expectedReason() string {
 func (o *oracle) check(s *spec, state sched.TaskState, err *sched.TaskError) error {
 	origins, blamed := map[string]*spec{}, false
 	doomed, cancelled, refused := false, false, false
-	o.walk(s, func(a *spec) {
+	o.walk(s, func(a *spec) bool {
 		refused, blamed = refused || a.refused, blamed || a.deaths >= maxWorkerDeaths
 		switch a.kind {
 		case fails, hangs, kills, slays:
@@ -179,9 +195,10 @@ func (o *oracle) check(s *spec, state sched.TaskState, err *sched.TaskError) err
 		case works, flaky:
 		}
 		// The scheduler cancels its own copies when they are not wanted any more.
-		if a.cancelledAt > s.retriedAt || a.op.Name == copyOp {
+		if a.cancelledAt > min(s.retriedAt, a.retriedAt) || a.op.Name == copyOp {
 			cancelled = true
 		}
+		return true
 	})
 	switch state {
 	case sched.TaskSucceeded:

@@ -235,6 +235,17 @@ func (s *server) remember() {
 	}
 }
 
+// forgetReturned forgets the results that are back or that nobody wants any more: whether those are
+// computed again has nothing to do with the restart.
+func (s *server) forgetReturned() {
+	// order-free: each is examined alone.
+	for id, h := range s.before {
+		if u, known := s.m.UpdateOf(id); !known || h.process.dead || u.State == sched.TaskSucceeded || u.State == sched.TaskReleased {
+			delete(s.before, id)
+		}
+	}
+}
+
 // checkNeeded checks that a task is not computed again after a restart if a worker that came back
 // in time still holds its result.
 func (s *server) checkNeeded(task ids.TaskID) {

@@ -104,6 +104,7 @@ func (s *server) settle() {
 	for _, v := range slices.Clone(s.watches) {
 		v.empty()
 	}
+	s.forgetReturned()
 }
 
 // check tests the machine's invariants once in checkEvery calls.
