@@ -82,7 +82,7 @@ PARALLEL ?= $(shell n=$$(nproc); echo $$((n > 4 ? n : 4)))
 export PYTEST := -q -n $(PARALLEL) --dist loadfile
 SEED     ?= 1
 SEEDS    ?= 200
-RESTARTS ?= false
+RESTARTS ?= true
 SECONDS  ?= 30
 MINUTES  ?= 10
 FUZZTIME ?= 5s
@@ -260,7 +260,7 @@ asan: bootstrap-cc $(LIBRARIES) ## Test the packages with C code under the addre
 	  ./worker/ops ./worker/ops/simd ./worker/ops/lapack ./internal/sharedlib
 
 .PHONY: sim
-sim: bootstrap ## Simulate one seed twice and compare the hashes of the traces: SEED=n RESTARTS=false
+sim: bootstrap ## Simulate one seed twice and compare the hashes of the traces: SEED=n RESTARTS=true
 	go test -tags invariants -count=1 -v -run 'TestSeed$$' ./test/sim -sim.seed=$(SEED) -sim.restarts=$(RESTARTS)
 
 .PHONY: sim-seeds

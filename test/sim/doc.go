@@ -3,9 +3,9 @@
 // messages. Their surroundings are simulated here, with faults: streams, peers, the memory of
 // workers and their disks, native operations, executors, completion notifications and clients.
 //
-// With -sim.restarts the scheduler is killed at any step, sometimes with a loss of power, and goes
-// on from its journal, whose disk is simulated. It must know what it has acknowledged, give no
-// number twice, and compute nothing again that a worker still holds. The flag is off by default.
+// The scheduler is killed at any step, sometimes with a loss of power, and goes on from its
+// journal, whose disk is simulated. It must know what it has acknowledged, give no number twice,
+// and compute nothing again that a worker still holds. -sim.restarts=false leaves that out.
 //
 // Streams break and lose all messages in flight. Old messages are delivered again. Workers crash,
 // stop and come back, ask to leave and are drained. Workers of the same machine lend each other

@@ -150,8 +150,8 @@ func (o *oracle) walk(s *spec, visit func(*spec) bool) {
 	}
 }
 
-// retried notes that a task runs again, and what it needs that is not there. Inputs of a result that
-// is there stay cancelled: if that is lost, it is cancelled, too.
+// retried notes that a task runs again, and what it needs that is not there. Inputs of a result
+// that is there stay cancelled: if that is lost, it is cancelled, too.
 func (o *oracle) retried(s *spec) {
 	o.walk(s, func(a *spec) bool {
 		id, _ := o.w.server.m.Lookup(a.namespace, a.key)

@@ -20,7 +20,7 @@ var (
 	seedsFlag    = flag.Int("sim.seeds", 20, "how many seeds TestSeeds runs")
 	firstFlag    = flag.Uint64("sim.first", 1, "the first seed of TestSeeds")
 	checkFlag    = flag.Int("sim.check", 200, "after how many steps machines are checked that do not do it themselves")
-	restartsFlag = flag.Bool("sim.restarts", false, "whether the scheduler may be killed, and goes on from its journal")
+	restartsFlag = flag.Bool("sim.restarts", true, "whether the scheduler may be killed, and goes on from its journal")
 	traceFlag    = flag.String("sim.trace", "", "a file that gets the whole trace of TestSeed")
 	hashesFlag   = flag.String("sim.hashes", "", "a file that gets the hash of each trace of TestSeeds; equal files mean equal behaviour")
 	minutesFlag  = flag.Float64("sim.minutes", 0, "how long TestSoak runs")
