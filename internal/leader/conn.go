@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -46,7 +45,7 @@ func Dial(addresses string, leaderless time.Duration, options ...grpc.DialOption
 	if len(list) == 1 {
 		return grpc.NewClient(hostport.Target(addresses), options...)
 	}
-	s := &several{addresses: list, leaderless: leaderless}
+	s := &several{turns: turns{addresses: list}, leaderless: leaderless}
 	for _, address := range list {
 		conn, err := grpc.NewClient(hostport.Target(address), append(slices.Clone(options), grpc.WithIdleTimeout(unused))...)
 		if err != nil {
@@ -67,16 +66,9 @@ func Addresses(conn grpc.ClientConnInterface) int {
 
 // several is a connection to the leader of several schedulers.
 type several struct {
-	addresses  []string
 	conns      []*grpc.ClientConn // one for each address
 	leaderless time.Duration
-
-	mu sync.Mutex
-	// at is the address of the next call. It is the one whose turn it is, except while named: then
-	// the latter has named the leader. If that is not the leader, the turn goes on: two schedulers
-	// that name each other, or one that is gone, do not keep calls from a third one.
-	at, turn int
-	named    bool
+	turns
 }
 
 // Close implements Conn.
@@ -175,33 +167,6 @@ func connected(ctx context.Context, conn *grpc.ClientConn) bool {
 			return false
 		}
 	}
-}
-
-func (s *several) current() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.at
-}
-
-// leave makes the next calls go elsewhere: to the leader that a refusal has named, else to the next
-// address in turn. at is the address that refused, or that cannot be reached; nothing changes if
-// calls go to another one already.
-//
-// NB: a leader that is not in the list is not called. Calls carry the client's token, and a
-// scheduler, or somebody at its address, must not be able to have it sent to a place that the user
-// of the client did not name.
-func (s *several) leave(at int, leader string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if at != s.at {
-		return
-	}
-	if named := slices.Index(s.addresses, leader); named >= 0 && named != at && !s.named {
-		s.at, s.named = named, true
-		return
-	}
-	s.turn = (s.turn + 1) % len(s.addresses)
-	s.at, s.named = s.turn, false
 }
 
 // tries are the tries of one call.
