@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -26,6 +25,7 @@ from millrace._local._local_process import find_binary, python_path
 from millrace._pb.millrace.v1 import client_pb2, scheduler_service_pb2_grpc, task_calls_pb2, task_pb2, watch_pb2
 from millrace._session import _sender
 from proxy import Proxy
+from restartable import Restartable
 
 
 def inc(x: int) -> int:
@@ -35,57 +35,6 @@ def inc(x: int) -> int:
 def pass_through(gate: Gate) -> str:
     gate.pass_through()
     return "through"
-
-
-def fixed_port() -> int:
-    """Returns a free port below the kernel's range of ephemeral ports. With a port of that range, a
-    client that dials it while no process listens can be connected to itself, and occupy the
-    port."""
-    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    while True:
-        port = random.randrange(max(lowest - 12_000, 1024), lowest)
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
-
-
-class Restartable:
-    """A scheduler and a worker as processes of their own."""
-
-    token = "for-the-test"
-
-    def __init__(self, directory: Path, *options: str) -> None:
-        self.address = f"127.0.0.1:{fixed_port()}"
-        self._environment = {**os.environ, "MILLRACE_TOKEN": self.token, "PYTHONPATH": python_path()}
-        self._directory = directory
-        self._command = "scheduler", "--listen", self.address, "--http", "", *options
-        self.scheduler = self._run(*self._command)
-        self.worker = self._run(
-            "worker", "--address", self.address, "--workers", "1", "--memory-limit", "128MiB", "--device", "host",
-            "--local-directory", str(directory), "--stop-grace", "1s", "--python", sys.executable,
-        )  # fmt: skip
-
-    def _run(self, *command: str) -> subprocess.Popen[bytes]:
-        log = (self._directory / f"{command[0]}.log").open("ab")
-        with log:
-            return subprocess.Popen(
-                [find_binary(), *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment
-            )
-
-    def stop(self) -> None:
-        self.scheduler.kill()
-        self.scheduler.wait()
-
-    def start(self) -> None:
-        self.scheduler = self._run(*self._command)
-
-    def close(self) -> None:
-        for process in (self.worker, self.scheduler):
-            process.terminate()
-        for process in (self.worker, self.scheduler):
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(20)
-            process.kill()
-            process.wait()
 
 
 @pytest.fixture

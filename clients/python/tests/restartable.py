@@ -1,0 +1,76 @@
+"""A scheduler that tests stop and start again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from millrace._local._local_process import find_binary, python_path
+
+
+def fixed_port() -> int:
+    """Returns a free port below the kernel's range of ephemeral ports. With a port of that range, a
+    client that dials it while no process listens can be connected to itself, and occupy the
+    port."""
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.randrange(max(lowest - 12_000, 1024), lowest)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+
+
+class Restartable:
+    """A scheduler and a worker as processes of their own.
+
+    Args:
+        directory: for their logs and files.
+        options: of the scheduler.
+        before: addresses of other schedulers, for workers and clients.
+    """
+
+    token = "for-the-test"
+
+    def __init__(self, directory: Path, *options: str, before: Sequence[str] = ()) -> None:
+        #: The address of the scheduler.
+        self.address = f"127.0.0.1:{fixed_port()}"
+        #: The addresses for workers and clients.
+        self.addresses = ",".join([*before, self.address])
+        self._environment = {**os.environ, "MILLRACE_TOKEN": self.token, "PYTHONPATH": python_path()}
+        self._directory = directory
+        self._options = options
+        self.start(self.address)
+        self.worker = self._run(
+            "worker", "--address", self.addresses, "--workers", "1", "--memory-limit", "128MiB", "--device", "host",
+            "--local-directory", str(directory), "--stop-grace", "1s", "--python", sys.executable,
+        )  # fmt: skip
+
+    def _run(self, *command: str) -> subprocess.Popen[bytes]:
+        log = (self._directory / f"{command[0]}.log").open("ab")
+        with log:
+            return subprocess.Popen(
+                [find_binary(), *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment
+            )
+
+    def stop(self) -> None:
+        self.scheduler.kill()
+        self.scheduler.wait()
+
+    def start(self, address: str = "") -> None:
+        """Starts the scheduler, at the same address if no other is given."""
+        self.address = address or self.address
+        self.scheduler = self._run("scheduler", "--listen", self.address, "--http", "", *self._options)
+
+    def close(self) -> None:
+        for process in (self.worker, self.scheduler):
+            process.terminate()
+        for process in (self.worker, self.scheduler):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(20)
+            process.kill()
+            process.wait()
