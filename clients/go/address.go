@@ -17,7 +17,7 @@ const (
 )
 
 // SchedulerFile is the content of the file that --scheduler-file names. A scheduler writes it as
-// soon as it accepts requests.
+// soon as it accepts requests. Address may be a list, as for WithAddress.
 type SchedulerFile struct {
 	ID      string `json:"id"`
 	Address string `json:"address"`

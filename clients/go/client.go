@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -165,7 +166,7 @@ func Dial(ctx context.Context, options ...Option) (*Client, error) {
 		grpc.WithInitialConnWindowSize(2 * windowBytes),
 		grpc.WithReadBufferSize(socketBufferBytes),
 		grpc.WithWriteBufferSize(socketBufferBytes),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
+		grpc.WithKeepaliveParams(signsOfLife(conf.address)),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithDisableRetry(),
 		reconnectSoon(),
@@ -195,6 +196,15 @@ func Dial(ctx context.Context, options ...Option) (*Client, error) {
 	c.wg.Go(c.submitLoop)
 	c.wg.Go(c.releaseLoop)
 	return c, nil
+}
+
+// signsOfLife says how long a connection to a scheduler is silent until it counts as broken. If
+// there are other schedulers, it is left sooner; schedulers allow pings every 10 s.
+func signsOfLife(address string) keepalive.ClientParameters {
+	if strings.Contains(address, ",") {
+		return keepalive.ClientParameters{Time: 12 * time.Second, Timeout: 5 * time.Second}
+	}
+	return keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}
 }
 
 // reconnectSoon limits the pauses between attempts to connect to one second. gRPC's own pauses grow

@@ -24,9 +24,12 @@ def _field(number: int, data: bytes) -> bytes:
     return bytes([number << 3 | 2, *out, size]) + data
 
 
-def with_reason(reason: str) -> tuple[tuple[str, bytes], ...]:
+def with_reason(reason: str, **metadata: str) -> tuple[tuple[str, bytes], ...]:
     """Returns the trailers of an error with a google.rpc.ErrorInfo."""
-    info = _field(1, b"type.googleapis.com/google.rpc.ErrorInfo") + _field(2, _field(1, reason.encode()))
+    said = _field(1, reason.encode()) + _field(2, b"millrace.dev")
+    for name, value in metadata.items():
+        said += _field(3, _field(1, name.encode()) + _field(2, value.encode()))
+    info = _field(1, b"type.googleapis.com/google.rpc.ErrorInfo") + _field(2, said)
     return (("grpc-status-details-bin", _field(3, info)),)
 
 

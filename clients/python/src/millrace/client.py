@@ -148,8 +148,10 @@ class Client(
     """A connection to a cluster, and a lease on results.
 
     Args:
-        address: "host:port", or a LocalCluster. Default: MILLRACE_ADDRESS (with MILLRACE_TOKEN),
-            else MILLRACE_SCHEDULER_FILE, else a local cluster is started and ends with the client.
+        address: "host:port", or a LocalCluster. "host:port,host:port,..." are several schedulers of
+            which one leads; the client finds that one. Default: MILLRACE_ADDRESS (with
+            MILLRACE_TOKEN), else MILLRACE_SCHEDULER_FILE, else a local cluster is started and ends
+            with the client.
         token: default MILLRACE_TOKEN, or the token of the scheduler file.
         scheduler_file: file that `millrace up` wrote.
         name: shown to people.

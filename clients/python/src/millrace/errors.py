@@ -364,11 +364,16 @@ def from_rpc(error: grpc.RpcError, what: str, keys: Iterable[str] = ()) -> Millr
 
 
 def reason_of(error: grpc.RpcError) -> str:
-    """Returns the reason of the google.rpc.ErrorInfo in the status details; "" if there is none.
-    Parsed by hand, to save a dependency for one string: Status.details is field 3, Any.value is
-    field 2, ErrorInfo.reason is field 1."""
+    """Returns the reason of the google.rpc.ErrorInfo in the status details; "" if there is none."""
+    return info_of(error)[0]
+
+
+def info_of(error: object) -> tuple[str, dict[str, str]]:
+    """Returns the reason and the metadata of the google.rpc.ErrorInfo in the status details; empty if
+    there is none. Parsed by hand, to save a dependency for a few strings: Status.details is field
+    3, Any.value is field 2, ErrorInfo.reason is field 1, and its metadata field 3."""
     if not isinstance(error, grpc.Call):
-        return ""
+        return "", {}
     trailer: Any = error.trailing_metadata() or ()
     for key, value in trailer:
         if key == "grpc-status-details-bin" and isinstance(value, bytes):
@@ -377,6 +382,13 @@ def reason_of(error: grpc.RpcError) -> str:
                     continue
                 parts = dict(_wire.fields(status))
                 if b"google.rpc.ErrorInfo" in bytes(parts.get(1, b"")):  # pyright: ignore[reportArgumentType]
-                    info = dict(_wire.fields(parts[2]))  # pyright: ignore[reportArgumentType]
-                    return bytes(info.get(1, b"")).decode()  # pyright: ignore[reportArgumentType]
-    return ""
+                    info = _wire.fields(parts[2])  # pyright: ignore[reportArgumentType]
+                    entries = (_texts(entry) for field, entry in info if field == 3)
+                    return _texts(info).get(1, ""), {entry.get(1, ""): entry.get(2, "") for entry in entries}
+    return "", {}
+
+
+def _texts(message: Any) -> dict[int, str]:
+    """Returns the texts of a message, or of its fields, by the number of their field."""
+    fields = message if isinstance(message, list) else _wire.fields(message)
+    return {number: bytes(text).decode() for number, text in fields if not isinstance(text, int)}

@@ -34,10 +34,28 @@ _HOST = re.compile(r"[\w.-]{1,253}|\[[0-9A-Fa-f:.]+(%\w+)?\]")
 
 
 def _address(text: Any, place: str = "address") -> str:
-    """Returns the host and port of an address, also of one such as "tcp://host:port". `place` is
-    the source of the address, for error messages."""
+    """Returns the host and port of an address, also of one such as "tcp://host:port", or those of
+    several with commas between them. `place` is the source of the address, for error messages."""
     if not isinstance(text, str):
         raise TypeError(f'{place} must be "host:port" or a LocalCluster, not {text!r}')
+    if "," not in text:
+        return _one(text, place)
+    several: list[str] = []
+    for part in text.split(","):
+        if not part.strip():
+            raise ValueError(
+                f'{place}: {text!r} has an empty address: give "host:port,host:port,..." with one comma between two of them'
+            )
+        one = _one(part, place)
+        if one in several:
+            raise ValueError(f"{place}: {text!r} has the address {one} twice: give each scheduler once")
+        several.append(one)
+    return ",".join(several)
+
+
+def _one(text: str, place: str) -> str:
+    """Returns the host and port of one address."""
+    text = text.strip()
     scheme, mark, rest = text.partition("://")
     if not mark:
         rest = text
@@ -55,11 +73,13 @@ def _address(text: Any, place: str = "address") -> str:
 
 
 def same(address: str, *, resolve: bool) -> Callable[[str], bool]:
-    """Returns a function that tells whether an address is that of the same scheduler. With
-    `resolve`, names of one host are equal."""
-    where = _address(address)
+    """Returns a function that tells whether an address is that of the same scheduler, or of the same
+    group of schedulers: both have one in common. With `resolve`, names of one host are equal."""
+    where = _address(address).split(",")
 
     def resolved(text: str) -> str | tuple[Any, ...]:
+        if text.startswith("unix:"):
+            return text
         host, _, port = text.rpartition(":")
         try:
             found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
@@ -68,8 +88,10 @@ def same(address: str, *, resolve: bool) -> Callable[[str], bool]:
         return found[0][4][:2]
 
     def is_same(text: str) -> bool:
-        text = _address(text)
-        return text == where or (resolve and not where.startswith("unix:") and resolved(text) == resolved(where))
+        there = _address(text).split(",")
+        if not set(there).isdisjoint(where):
+            return True
+        return resolve and not {resolved(a) for a in there}.isdisjoint(resolved(a) for a in where)
 
     return is_same
 

@@ -24,5 +24,5 @@ _OPTIONS = (
 
 def open_channel(address: str, *options: tuple[str, int]) -> grpc.Channel:
     """Returns a channel to a scheduler or a worker, which connects at its first call. `options` are
-    added to those that all channels have."""
-    return grpc.insecure_channel(address, options=[*_OPTIONS, *options])
+    added to those that all channels have, and win over them."""
+    return grpc.insecure_channel(address, options=list({**dict(_OPTIONS), **dict(options)}.items()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -11,7 +12,7 @@ from typing import Any
 import grpc
 
 from millrace import errors
-from millrace._connection._channel import open_channel
+from millrace._connection._several import NOT_LEADER, STARTING, addresses, open_scheduler
 from millrace._pb.millrace.v1 import (
     client_pb2,
     cluster_pb2,
@@ -43,23 +44,22 @@ _REPEATABLE = (
 )
 
 
-#: Reason of the errors of a scheduler that reads its journal.
-_STARTING = "SCHEDULER_STARTING"
-#: Pause between two calls to such a scheduler, in seconds.
+#: Pause between two calls to a scheduler that reads its journal, in seconds.
 _STARTING_PAUSE = 0.2
 
 
 def broke(error: grpc.RpcError) -> bool:
     """Returns whether a call failed because there is no connection, or because it broke. Then the
-    scheduler may have received the call or not. Includes the errors of `starting`."""
+    scheduler may have received the call or not. Includes the errors of `starting`, and those of
+    schedulers of which none leads now."""
     code = error.code() if isinstance(error, grpc.Call) else None
-    return code == grpc.StatusCode.UNAVAILABLE and errors.reason_of(error) in ("", _STARTING)
+    return code == grpc.StatusCode.UNAVAILABLE and errors.reason_of(error) in ("", STARTING, NOT_LEADER)
 
 
 def starting(error: grpc.RpcError) -> bool:
     """Returns whether the scheduler has answered that it still reads its journal. It has not begun
     the call, and will be there soon: this time is not part of an outage."""
-    return errors.reason_of(error) == _STARTING
+    return errors.reason_of(error) == STARTING
 
 
 class _Notices:
@@ -83,10 +83,13 @@ class _Notices:
 
 
 class Connection:
-    """A channel to the scheduler, with the token and the time limit of its calls."""
+    """A channel to the scheduler, or to the leader of several, with the token and the time limit of
+    its calls."""
 
     def __init__(self, address: str, token: str, timeout: float, reconnect_timeout: float) -> None:
         self.address, self.token = address, token
+        #: Number of the schedulers, of which one leads.
+        self.schedulers = len(addresses(address))
         #: Longest wait of a call for the scheduler to answer or to come back, in seconds.
         self.timeout = timeout
         #: How long the scheduler may be away until futures and submissions fail, in seconds.
@@ -94,7 +97,7 @@ class Connection:
         #: Monotonic time since which the stream of updates is broken; 0: it is open.
         self.silent_since = 0.0
         self.metadata: tuple[tuple[str, str], ...] = (("authorization", f"Bearer {token}"),) if token else ()
-        self._channel = open_channel(address)
+        self._channel: Any = open_scheduler(address)
         self.stub = scheduler_service_pb2_grpc.SchedulerServiceStub(self._channel)
         # Further services. No name of a method is in two services.
         self._others = (
@@ -118,7 +121,7 @@ class Connection:
         deadline = time.monotonic() + self.timeout
         notices = _Notices(f"joining the cluster at {self.address}", self.timeout)
         pause = 0.05
-        while True:
+        for attempt in itertools.count(1):
             left = deadline - time.monotonic()
             try:
                 return self.stub.OpenClient(request, metadata=self.metadata, timeout=max(left, 0.1))
@@ -136,8 +139,10 @@ class Connection:
                     notices.waits()
                 if not refused or (not begins and time.monotonic() + pause > deadline):
                     raise errors.from_rpc(e, f"cannot join the cluster at {self.address}") from None
-            self.ended.wait(pause)
-            pause = min(pause * 1.5, 0.5)
+            if attempt % self.schedulers == 0:
+                self.ended.wait(pause)
+                pause = min(pause * 1.5, 0.5)
+        raise AssertionError
 
     def open_again(self, request: client_pb2.OpenClientRequest) -> client_pb2.OpenClientResponse:
         """Opens another lease, with a single attempt. Raises grpc.RpcError."""
@@ -158,7 +163,10 @@ class Connection:
         deadline = time.monotonic() + limit
         name = errors.call_name(method)
         notices = _Notices(f"{name} at {self.address}", self.timeout)
-        while True:
+        if self.schedulers > 1 and not method.startswith(_REPEATABLE):
+            # A call that may not be repeated must not fail because there is no connection yet.
+            self.call("GetClusterInfo", cluster_pb2.GetClusterInfoRequest(), timeout=timeout)
+        for attempt in itertools.count(1):
             left = max(deadline - time.monotonic(), 0.01)
             try:
                 return self._method(method)(request, metadata=self.metadata, timeout=left, wait_for_ready=True)
@@ -173,15 +181,19 @@ class Connection:
                 if begins and timeout is None:
                     deadline = time.monotonic() + limit
                     notices.waits()
-                repeatable = begins or (broke(e) and method.startswith(_REPEATABLE))
+                unbegun = begins or errors.reason_of(e) == NOT_LEADER
+                repeatable = unbegun or (broke(e) and method.startswith(_REPEATABLE))
                 if not repeatable or time.monotonic() > deadline:
                     raise errors.from_rpc(e, name, keys) from None
                 pause = _STARTING_PAUSE if begins else 0.02
             except ValueError as e:  # grpcio's error for a closed channel
                 raise errors.SchedulerLostError(f"{name}: the client is closed") from e
-            # If the connection broke during the call, the next attempt waits for another one.
-            self.ended.wait(pause)
+            # If the connection broke during the call, the next attempt waits for another one, or
+            # goes to another scheduler.
+            if attempt % self.schedulers == 0:
+                self.ended.wait(pause)
             self.check_open()
+        raise AssertionError
 
     def _method(self, name: str) -> Any:
         """Returns the method of one of the scheduler's services."""

@@ -53,7 +53,7 @@ class Watcher:
 
     def _run(self) -> None:
         connection, lease = self._connection, self._lease
-        pause = 0.05
+        pause, failed = 0.05, 0
         while not connection.closed:
             client_id = lease.client_id
             request = watch_pb2.WatchRequest(client_id=client_id, after_revision=self._tasks.revision, life=lease.life)
@@ -67,7 +67,7 @@ class Watcher:
                         reason = "UNKNOWN_CLIENT"
                         self.stream.cancel()
                         break
-                    pause = 0.05
+                    pause, failed = 0.05, 0
                     self._outage.ended()
                     self._tasks.receive(response, client_id)
             except grpc.RpcError as e:
@@ -89,8 +89,10 @@ class Watcher:
                 self._tasks.revision = 0  # the revision is too old: begin with a snapshot
                 continue
             self._outage.goes_on(code, begins=begins)
-            connection.ended.wait(pause)
-            pause = min(pause * 2, 1.0)
+            failed += 1
+            if failed % connection.schedulers == 0:
+                connection.ended.wait(pause)
+                pause = min(pause * 2, 1.0)
 
 
 class _Outage:
