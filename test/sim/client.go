@@ -20,8 +20,12 @@ type client struct {
 	namespace string
 	id        ids.ClientID
 	gone      bool
-	// renewed is the time of the last answer to a renewal.
-	renewed  time.Time
+	// renewed is the time of the last answer to a renewal, seen that of the last renewal itself.
+	// over: the lease was closed.
+	renewed, seen time.Time
+	over          bool
+	// asks are the calls about coordination.
+	asks     []*ask
 	life     int
 	requests int
 
@@ -156,7 +160,13 @@ func (c *client) try(what string, serve func() error, done func(error)) {
 }
 
 // renew renews the client's lease.
-func (c *client) renew() error { return c.w.server.loop.RenewClient(context.Background(), c.id) }
+func (c *client) renew() error {
+	err := c.w.server.loop.RenewClient(context.Background(), c.id)
+	if err == nil {
+		c.seen = c.w.now
+	}
+	return err
+}
 
 // checkError handles the error of a call. It ignores the allowed kinds. After the end of the lease
 // the client crashes. Any other error fails the run.
@@ -164,7 +174,7 @@ func (c *client) checkError(what string, err error, allowed ...sched.ErrorKind) 
 	refused := (*sched.Error)(nil)
 	switch {
 	case err == nil, errors.As(err, &refused) && slices.Contains(allowed, refused.Kind):
-	case refused != nil && refused.Kind == sched.ErrUnknownClient && c.w.now.Sub(c.renewed) > clientTTL-time.Second:
+	case refused != nil && refused.Kind == sched.ErrUnknownClient && (c.over || c.w.now.Sub(c.renewed) > clientTTL-time.Second):
 		c.crash()
 	default:
 		c.w.fail(nil, "client %s: %s is refused: %v", c.id, what, err)
@@ -190,6 +200,7 @@ func (c *client) open() {
 		left := c.w.plan.chaos - c.w.elapsed()
 		for range c.w.plan.actions {
 			c.after(c.w.between(0, max(left, 0)), c.act)
+			c.after(c.w.coordination.between(0, max(left, 0)), c.coordinate)
 		}
 	})
 }
@@ -265,6 +276,9 @@ func (c *client) end() {
 	if c.watch != nil {
 		c.watch.cut()
 	}
+	for _, a := range c.asks {
+		c.w.after(0, a.cancel)
+	}
 }
 
 // replace lets another client take the place of this one.
@@ -285,7 +299,11 @@ func (c *client) close(silently bool, then func()) {
 		c.end()
 		return
 	}
-	c.call("close", func() error { return c.w.server.loop.CloseClient(context.Background(), c.id) }, func(err error) {
+	c.call("close", func() error {
+		c.over = true
+		c.w.coordination.forget(c, "")
+		return c.w.server.loop.CloseClient(context.Background(), c.id)
+	}, func(err error) {
 		c.checkError("close", err)
 		c.end()
 		then()

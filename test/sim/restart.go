@@ -202,6 +202,7 @@ func (s *server) kill() {
 	s.remember()
 	s.up, s.alarm, s.draining, s.moving = false, time.Time{}, nil, false
 	s.disk = s.disk.left(power)
+	w.coordination.hangUp()
 	_ = s.loop.CloseJournal() // It was killed: nothing is written any more.
 	for _, x := range s.streams {
 		x.link.upBroken = nil

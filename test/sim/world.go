@@ -37,10 +37,11 @@ type world struct {
 	events     uint64
 	trace      *trace
 
-	server  *server
-	hosts   []*host
-	clients []*client
-	oracle  *oracle
+	server       *server
+	hosts        []*host
+	clients      []*client
+	oracle       *oracle
+	coordination *coordination
 	// faultsOver means that no more faults are made.
 	faultsOver bool
 	// suspect is the name of a host; a failure report has its trace lines. "": none.
@@ -99,7 +100,7 @@ func run(seed uint64, restarts bool, checkEvery int, whole io.Writer) (result Re
 	if own := rand.New(rand.NewPCG(seed, 0)); restarts && own.IntN(5) < 2 {
 		w.plan.restartEvery = time.Second + time.Duration(own.Float64()*float64(7*time.Second))
 	}
-	w.oracle = newOracle(w)
+	w.oracle, w.coordination = newOracle(w), newCoordination(w)
 	w.server = newServer(w, checkEvery)
 	defer w.finish()
 	defer func() {
@@ -142,6 +143,7 @@ func (w *world) settle() {
 	for busy := true; busy; {
 		synctest.Wait()
 		busy = w.order()
+		busy = w.coordination.settle() || busy
 		for _, h := range w.hosts {
 			if h.proc != nil && h.proc.settle() {
 				busy = true
@@ -159,6 +161,7 @@ func (w *world) finish() {
 		p.giveAll()
 		go p.store.Close()
 	}
+	w.coordination.hangUp()
 	if w.server.disk != nil && w.server.up {
 		_ = w.server.loop.CloseJournal() // The run is over.
 	}
@@ -490,6 +493,10 @@ func (w *world) checkResults() {
 				w.after(100*time.Millisecond, w.checkResults)
 				return
 			}
+		}
+		if !w.coordination.checkQueues() {
+			w.after(100*time.Millisecond, w.checkResults)
+			return
 		}
 		for _, c := range w.clients {
 			c.close(w.chance(0.3), func() {})
