@@ -126,6 +126,7 @@ def test_all_calls_find_the_leader(several: str, cluster: LocalCluster) -> None:
             assert not Lock("several", client=client).acquire(timeout=0)
         assert client.rebalance(dry_run=True).planned_objects >= 0
         assert len(client.scheduler_info()["workers"]) == 2
+        assert client.dashboard_link == cluster.dashboard_link
     with joined() as client:
         client.session.connection._channel._turns.leave(client.session.connection._channel._turns.at, "")
         future = client.submit(lambda: 1 / 0, pure=False)

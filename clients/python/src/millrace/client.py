@@ -361,7 +361,7 @@ class Client(
         says how it is made, such as "{JUPYTERHUB_SERVICE_PREFIX}proxy/{port}/status"."""
         if self.cluster is not None:
             return self.cluster.dashboard_link
-        return _dashboard.link(self.session.cluster.http_address)
+        return _dashboard.link(self.session.http_address)
 
     def __enter__(self) -> Client:
         if self._default:

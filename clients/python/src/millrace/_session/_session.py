@@ -22,7 +22,7 @@ from millrace._connection._connection import Connection, broke, starting
 from millrace._connection._lease import Lease
 from millrace._connection._pool import Pool
 from millrace._connection._steps import Steps
-from millrace._pb.millrace.v1 import client_pb2, task_calls_pb2, task_pb2, worker_pb2
+from millrace._pb.millrace.v1 import client_pb2, cluster_pb2, task_calls_pb2, task_pb2, worker_pb2
 from millrace._session import _tracing
 from millrace._session._display import TaskLine
 from millrace._session._result_holds import ResultHolds
@@ -207,6 +207,14 @@ class Session:
     def cluster(self) -> Any:
         """The scheduler's description of the cluster."""
         return self._lease.cluster
+
+    @property
+    def http_address(self) -> str:
+        """Address of the HTTP port of the scheduler that leads; empty if it has none."""
+        if self.connection.schedulers == 1:
+            return self.cluster.http_address
+        # Another one may lead than when the lease was opened.
+        return self.call("GetClusterInfo", cluster_pb2.GetClusterInfoRequest()).cluster.http_address
 
     @property
     def changed(self) -> threading.Condition:
