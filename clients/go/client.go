@@ -343,8 +343,12 @@ func (c *Client) Shutdown(ctx context.Context, reason string) error {
 	return callError(ctx, "Shutdown", err)
 }
 
-// Address returns the scheduler's address.
+// Address returns the scheduler's address, or those of several with commas between them.
 func (c *Client) Address() string { return c.config.address }
+
+// Leader returns the address of the scheduler that has answered the last call: the one that leads,
+// if there are several.
+func (c *Client) Leader() string { return leader.Address(c.conn, c.config.address) }
 
 // ID returns the number of the client's lease; 0 without one.
 func (c *Client) ID() uint64 { return c.lease.Load() }

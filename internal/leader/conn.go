@@ -64,6 +64,15 @@ func Addresses(conn grpc.ClientConnInterface) int {
 	return 1
 }
 
+// Address returns the address that the next call of a connection goes to if that is one of several,
+// else only.
+func Address(conn grpc.ClientConnInterface, only string) string {
+	if s, ok := conn.(*several); ok {
+		return s.addresses[s.current()]
+	}
+	return only
+}
+
 // several is a connection to the leader of several schedulers.
 type several struct {
 	conns      []*grpc.ClientConn // one for each address

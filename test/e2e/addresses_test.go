@@ -1,7 +1,11 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -78,4 +82,60 @@ func TestAGraphGoesOnAtAnotherAddress(t *testing.T) {
 	if err := lock.Release(soon(t)); err != nil {
 		t.Error(err)
 	}
+}
+
+// Commands of operators reach the leader whichever addresses come first, and wherever they are
+// given.
+func TestCommandsFindTheLeader(t *testing.T) {
+	t.Parallel()
+	cluster := startCluster(t, "--workers", "2", "--slots", "1", "--memory-limit", "64MiB")
+	follower := leadertest.NewFollower(t, cluster.Address)
+	dead, lost := fixedAddress(t), leadertest.NewFollower(t, "")
+	env := func(addresses ...string) []string {
+		return environment("MILLRACE_TOKEN="+cluster.Token, "MILLRACE_ADDRESS="+strings.Join(addresses, ","))
+	}
+	afterFollower, afterDead := env(follower.Address, dead, cluster.Address), env(dead, lost.Address, cluster.Address)
+	for _, args := range [][]string{
+		{"status"}, {"get", "workers"}, {"drain", "host-0", "--wait"}, {"drain", "host-0", "--undo"}, {"rebalance", "--dry-run"}, {"rebalance"},
+		{"top", "--once"}, {"events"}, {"memory"}, {"submit", "-f", "-", "--wait"}, {"get", "graphs"},
+	} {
+		for _, env := range [][]string{afterFollower, afterDead} {
+			succeeds(t, env, graphFile, args...)
+		}
+	}
+	if text := succeeds(t, afterFollower, "", "status"); !strings.Contains(text, cluster.HTTP) {
+		t.Errorf("status does not name the HTTP port %s of the leader:\n%s", cluster.HTTP, text)
+	}
+
+	list := strings.Join([]string{follower.Address, cluster.Address}, ",")
+	file := filepath.Join(t.TempDir(), "several.json")
+	text := fmt.Sprintf(`{"address": %q, "token": %q}`, list, cluster.Token)
+	config := filepath.Join(t.TempDir(), "millrace.yaml")
+	if err := errors.Join(os.WriteFile(file, []byte(text), 0o600), os.WriteFile(config, fmt.Appendf(nil, "address: %q\ntoken: %q\n", list, cluster.Token), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	contexts := environment("XDG_CONFIG_HOME=" + t.TempDir())
+	succeeds(t, contexts, "", "context", "add", "three", "--address", list, "--token", cluster.Token)
+	succeeds(t, contexts, "", "--context", "three", "status")
+	succeeds(t, environment(), "", "--scheduler-file", file, "status")
+	succeeds(t, environment(), "", "--config", config, "status")
+
+	// A person with grpcurl, as in docs/running.md.
+	cmd := exec.CommandContext(soon(t), grpcurlPath(t), "-plaintext", "-format-error", "-H", "authorization: Bearer "+cluster.Token, follower.Address, "millrace.v1.SchedulerService/GetClusterInfo")
+	out, err := cmd.CombinedOutput()
+	if said := strings.Join(strings.Fields(string(out)), " "); err == nil || !strings.Contains(said, `"NOT_LEADER"`) || !strings.Contains(said, fmt.Sprintf(`"leader": %q`, cluster.Address)) {
+		t.Errorf("grpcurl: %v\n%s", err, out)
+	}
+}
+
+// succeeds runs the binary and returns its output.
+func succeeds(t *testing.T, env []string, stdin string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(soon(t), binary, args...)
+	cmd.Env, cmd.Stdin = env, strings.NewReader(stdin)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("millrace %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out)
 }

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -93,5 +94,44 @@ func TestContextsNameClusters(t *testing.T) {
 	}
 	if _, err := commandLine(t, "context", "add", "empty"); exitCode(err) != exitUsage {
 		t.Errorf("a context without a cluster: %v", err)
+	}
+}
+
+// Wherever a list of addresses is wrong, the error names the place and the fault.
+func TestWrongListsOfAddresses(t *testing.T) {
+	for _, name := range []string{"MILLRACE_ADDRESS", "MILLRACE_TOKEN", "MILLRACE_SCHEDULER_FILE", "MILLRACE_CONTEXT"} {
+		t.Setenv(name, "")
+	}
+	dir := t.TempDir()
+	t.Setenv("XDG_CONFIG_HOME", dir)
+	write := func(name, format string, args ...any) string {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, fmt.Appendf(nil, format, args...), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for list, fault := range map[string]string{
+		"a:1,,b:2": "has an empty address", "a:1,": "has an empty address", "a:1,b:2,a:1": "has the address a:1 twice", "a:1,b": `"b" is not an address of a scheduler`,
+	} {
+		file, config := write("file.json", "{\"address\": %q}", list), write("config.yaml", "address: %q", list)
+		for place, args := range map[string][]string{
+			"--address":        {"status", "--address", list},
+			"scheduler file":   {"status", "--scheduler-file", file},
+			"address in":       {"status", "--config", config},
+			"--address ":       {"worker", "--address", list},
+			"address":          {"context", "add", "x", "--address", list},
+			"MILLRACE_ADDRESS": {"get", "workers"},
+		} {
+			if place == "MILLRACE_ADDRESS" {
+				t.Setenv(place, list)
+			}
+			_, err := commandLine(t, args...)
+			if err == nil || !strings.Contains(err.Error(), place) || !strings.Contains(err.Error(), fault) {
+				t.Errorf("%v: %v; want %q and %q", args, err, place, fault)
+			}
+			t.Setenv("MILLRACE_ADDRESS", "")
+		}
 	}
 }

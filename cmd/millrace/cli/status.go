@@ -43,7 +43,7 @@ func (a *app) status() *cobra.Command {
 					row(w, "cluster", x.GetClusterId())
 					row(w, "version", x.GetVersion())
 					row(w, "up", age(x.GetStartTime()))
-					row(w, "http", reachedAs(x.GetHttpAddress(), c.Address()))
+					row(w, "http", reachedAs(x.GetHttpAddress(), c.Leader()))
 					row(w, "workers", x.GetActiveWorkers())
 					row(w, "slots", x.GetTotalSlots())
 					row(w, "memory", size(x.GetMemoryUsedBytes())+" of "+size(x.GetMemoryLimitBytes()))

@@ -199,7 +199,7 @@ func (s *topSource) sample(ctx context.Context, routes bool) (*topFrame, error) 
 	if err != nil {
 		return nil, err
 	}
-	f := &topFrame{time: time.Now(), address: s.client.Address(), cluster: cluster, alarms: alarms.GetAlarms()}
+	f := &topFrame{time: time.Now(), address: s.client.Leader(), cluster: cluster, alarms: alarms.GetAlarms()}
 	if routes {
 		full, err := s.client.FullWorkers(ctx, millracev1.WorkerState_WORKER_STATE_ACTIVE)
 		if err != nil {

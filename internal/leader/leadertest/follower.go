@@ -7,11 +7,13 @@ import (
 	"testing"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/reflection"
 
 	"github.com/millrace/millrace/internal/leader"
 )
 
-// Follower is a server that refuses every call, as a scheduler does that does not lead.
+// Follower is a server that refuses every call but those of reflection, as a scheduler does that
+// does not lead.
 type Follower struct {
 	// Address is its host:port.
 	Address string
@@ -36,6 +38,7 @@ func NewFollower(tb testing.TB, named string) *Follower {
 		f.calls++
 		return leader.Refusal(f.leader)
 	}))
+	reflection.Register(server) // as schedulers do for everybody
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	tb.Cleanup(func() {
