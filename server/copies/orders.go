@@ -86,7 +86,13 @@ func (m *Machine) LoadOrder(now time.Time, c DrainOrderChanged) {
 	if known := m.drainOrders[c.Name]; known != nil {
 		o.number = known.number
 	}
-	if o.lost.IsZero() {
+	if late := o.since.Sub(now); late > 0 { // The clock was set back since then.
+		o.since = now
+		if !o.until.IsZero() {
+			o.until = o.until.Add(-late)
+		}
+	}
+	if o.lost.IsZero() || o.lost.After(now) {
 		o.lost = now
 	}
 	m.drainOrders[c.Name] = o

@@ -3,6 +3,7 @@ package copies_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -83,6 +84,21 @@ func TestOrdersAreLoadedAsTheyWere(t *testing.T) {
 			if len(got) != len(want) {
 				t.Fatalf("%s has %d orders of %d", name, len(got), len(want))
 			}
+		}
+	})
+}
+
+// The clock was set back by an hour while the scheduler was down: an order keeps its time limit.
+func TestAnOrderOfTheFutureKeepsItsTimeLimit(t *testing.T) {
+	o := newOwner()
+	given := o.now.Add(time.Hour)
+	order := copies.DrainOrder{Name: "n1", Purpose: copies.DrainRetire, Worker: 1, Since: given, Until: given.Add(time.Minute), Lost: given.Add(time.Second)}
+	o.m.LoadOrder(o.now, copies.DrainOrderChanged{DrainOrder: order})
+	want := order
+	want.Since, want.Until, want.Lost = o.now, o.now.Add(time.Minute), o.now
+	o.m.Orders(0, func(row any) {
+		if got := row.(*copies.DrainOrderChanged).DrainOrder; got != want {
+			t.Errorf("the order is %+v, not %+v", got, want)
 		}
 	})
 }

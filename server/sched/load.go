@@ -127,12 +127,13 @@ func (m *Machine) SetTime(now time.Time) {
 	m.millis = uint32(now.Sub(m.epoch).Milliseconds())
 }
 
-// timed returns a time with the monotonic reading that it would have.
+// timed returns a recorded time with the monotonic reading that it would have. One in the future is
+// now: the clock was set back since then.
 func (m *Machine) timed(t time.Time) time.Time {
 	if t.IsZero() {
 		return t
 	}
-	return m.now.Add(t.Sub(m.now))
+	return m.now.Add(min(t.Sub(m.now), 0))
 }
 
 func (m *Machine) loadHolder(h Holder) uint32 {

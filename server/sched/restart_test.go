@@ -418,3 +418,31 @@ func TestAnInputIsReleasedBeforeItsDependentIsBack(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// The clock was set back by an hour while the scheduler was down: a graph that has ended is kept
+// for its time from the restart on, and not for an hour more.
+func TestAGraphThatEndedInTheFutureIsKeptForItsTime(t *testing.T) {
+	now := time.Now()
+	m := sched.New(sched.Config{Facts: true})
+	m.SetTime(now)
+	for _, row := range []sched.Row{
+		&sched.GraphPut{Graph: 1, Namespace: "default", Retention: time.Minute, CreatedAt: now.Add(time.Hour)},
+		&sched.TasksPut{Graph: 1, Ops: []sched.OpSpec{{Kind: sched.OpData, Name: "data"}}, Tasks: []sched.TaskRow{{Task: 1, Key: "a", Position: 1}}},
+		&sched.HoldsPut{Holder: sched.Holder{Kind: sched.HolderGraph, Number: 1}, Tasks: []ids.TaskID{1}},
+		&sched.DataPut{Task: 1, Bytes: 1, Inline: []byte("x")},
+		&sched.TasksEnded{State: sched.TaskSucceeded, Tasks: []sched.TaskRef{{Task: 1, Attempt: 1}}},
+		&sched.GraphEnded{Graph: 1, At: now.Add(time.Hour)},
+	} {
+		m.Load(row)
+	}
+	m.Step(now, sched.Loaded{Restarts: 1}, nil)
+	m.Step(now, sched.RestartEnded{}, nil)
+	m.Step(now.Add(59*time.Second), sched.TimePassed{}, nil)
+	if _, known := m.Graph(1); !known {
+		t.Error("the graph is gone before its time is over")
+	}
+	m.Step(now.Add(61*time.Second), sched.TimePassed{}, nil)
+	if _, known := m.Graph(1); known {
+		t.Error("the graph is kept when its time is over")
+	}
+}
