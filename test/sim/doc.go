@@ -5,7 +5,8 @@
 //
 // The scheduler is killed at any step, sometimes with a loss of power, and goes on from its
 // journal, whose disk is simulated. It must know what it has acknowledged, give no number twice,
-// and compute nothing again that a worker still holds. -sim.restarts=false leaves that out.
+// and compute nothing again that a worker still holds. Meanwhile the clock of its machine may be
+// set. -sim.restarts=false leaves that out.
 //
 // Streams break and lose all messages in flight. Old messages are delivered again. Workers crash,
 // stop and come back, ask to leave and are drained. Workers of the same machine lend each other

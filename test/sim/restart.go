@@ -162,13 +162,17 @@ func (s *server) boot() {
 	w := s.w
 	// Clients get numbers that a person can read.
 	random := func() uint64 { s.random += 2; return s.random }
+	if o := w.coordination; s.starts > 0 && o.chance(0.5) {
+		s.skew = o.between(-time.Hour, time.Hour)
+		w.log("the clock of the scheduler is ahead by %v", s.skew)
+	}
 	s.loop = loop.New(loop.Config{
 		Machine:        sched.Config{FirstTask: 1, InlineResultBytes: inlineBytes, InlineBudgetBytes: 1 << 10, MaxWorkerDeaths: maxWorkerDeaths, ChainBytes: 8 << 10, Facts: s.disk != nil},
 		Cluster:        schedapi.Cluster{Life: life, WorkerLease: workerLease, InlineResultBytes: inlineBytes},
 		ReconnectGrace: reconnectGrace,
 		RestartGrace:   restartGrace,
 		Log:            slog.New(&logHandler{w: w, process: "scheduler", least: slog.LevelInfo}),
-		Clock:          func() time.Time { return w.now },
+		Clock:          func() time.Time { return w.now.Add(s.skew) },
 		Random:         random,
 	})
 	if s.disk != nil {

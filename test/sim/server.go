@@ -32,6 +32,8 @@ type server struct {
 	starts int
 	random uint64
 	disk   *disk
+	// skew is how far its clock is ahead. It changes while the scheduler is down.
+	skew time.Duration
 	// acknowledged are graphs that the next start must know, and before results that workers held
 	// at the last kill.
 	acknowledged []ids.GraphID
@@ -83,7 +85,7 @@ func (s *server) settle() {
 	if !s.up {
 		return
 	}
-	next := s.loop.Pass()
+	next := s.loop.Pass().Add(-s.skew)
 	if s.alarm.IsZero() || next.Before(s.alarm) {
 		s.alarm = next
 		s.w.at(next, func() {
