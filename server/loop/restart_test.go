@@ -724,6 +724,41 @@ func TestNewTasksDoNotWaitForAbsentWorkers(t *testing.T) {
 	}
 }
 
+// A worker comes back after the grace of a restart. What it holds counts, and is not computed again,
+// whether another worker has been sent the task, or runs it, or the task is still queued.
+func TestAWorkerThatComesBackAfterTheGraceKeepsItsResults(t *testing.T) {
+	s := begin(t, newDirectory(t), loop.Config{RestartGrace: time.Millisecond})
+	c := s.open("c")
+	w := s.join("w", nil)
+	var tasks []ids.TaskID
+	for i := range 10 {
+		tasks = append(tasks, s.submit(c, fmt.Sprint("k", i)))
+		w.succeed(tasks[i])
+	}
+	s = s.restart()
+	other := s.join("other", nil)
+	s.until("the other worker has a task", func(schedapi.Reader) bool {
+		other.take()
+		return len(other.running) > 0
+	})
+	for task, attempt := range other.running {
+		s.must(other.Report(t.Context(), schedapi.Inbound{Reports: []sched.Report{{Task: task, Attempt: attempt, Outcome: sched.OutcomeStarted}}}))
+		s.is(task, sched.TaskRunning)
+		break
+	}
+	w = s.join("w", w)
+	for _, task := range tasks {
+		s.is(task, sched.TaskSucceeded)
+	}
+	s.until("the other worker has no task", func(schedapi.Reader) bool {
+		other.take()
+		return len(other.running) == 0
+	})
+	if w.take(); len(w.has) != len(tasks) {
+		t.Errorf("the worker keeps %d results of %d", len(w.has), len(tasks))
+	}
+}
+
 // A worker that came back after a restart and is disconnected when the restart ends keeps what it
 // runs.
 func TestAnAttemptOutlivesARestartAndABrokenConnection(t *testing.T) {

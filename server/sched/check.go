@@ -31,6 +31,7 @@ type checker struct {
 	objects   []int
 	inline    uint64
 	troubles  int
+	older     int
 	errored   int
 	linalg    int
 	rescuing  int
@@ -187,6 +188,12 @@ func (k *checker) task(id ids.TaskID, b *block, t *task) {
 	if m.trouble[id] != nil {
 		k.troubles++
 	}
+	if latest, older := m.latest[id]; older {
+		k.older++
+		if latest <= t.attempt {
+			k.fail("%s: attempt %d is current, and is recorded as older than %d", id, t.attempt, latest)
+		}
+	}
 }
 
 // edges checks a task's links to its inputs and dependents.
@@ -326,6 +333,9 @@ func (k *checker) compare() {
 	}
 	if len(m.linalg) != k.linalg {
 		k.fail("%d libraries of tasks that are gone", len(m.linalg)-k.linalg)
+	}
+	if len(m.latest) != k.older {
+		k.fail("%d numbers of attempts of tasks that are gone", len(m.latest)-k.older)
 	}
 	if len(m.errors) != k.errored || len(m.trouble) != k.troubles {
 		k.fail("%d errors and %d troubles of tasks that are gone", len(m.errors)-k.errored, len(m.trouble)-k.troubles)

@@ -337,8 +337,13 @@ func (m *Machine) recall(r TaskRef) {
 	if t == nil || !t.state.assigned() || t.attempt != uint32(r.Attempt) || t.missing == 0 {
 		return
 	}
+	m.takeBack(r.Task, b, t)
+}
+
+// takeBack ends the attempt of a task, and queues the task again.
+func (m *Machine) takeBack(id ids.TaskID, b *block, t *task) {
 	w := m.workers[t.worker-1]
-	m.abandonAttempt(r.Task, b, t)
-	m.emitTo(EffectCancel, w, r.Task, t.attempt)
-	m.requeue(r.Task, b, t)
+	m.abandonAttempt(id, b, t)
+	m.emitTo(EffectCancel, w, id, t.attempt)
+	m.requeue(id, b, t)
 }

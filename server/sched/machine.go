@@ -111,7 +111,9 @@ type Machine struct {
 	kills   uint64
 	silent  silent
 	trouble map[ids.TaskID]*trouble
-	errors  map[ids.TaskID]*TaskError
+	// latest has the last number of an attempt of each task whose current attempt is an older one.
+	latest map[ids.TaskID]uint32
+	errors map[ids.TaskID]*TaskError
 	// starts has the time at which each RUNNING attempt was reported to run.
 	starts map[ids.TaskID]time.Time
 	// detailed are tasks whose errors have details, in the order of their failures. Some may have
@@ -185,6 +187,7 @@ func New(c Config) *Machine {
 		chains:       make(map[ids.TaskID][]chainLink),
 		starts:       make(map[ids.TaskID]time.Time),
 		trouble:      make(map[ids.TaskID]*trouble),
+		latest:       make(map[ids.TaskID]uint32),
 		errors:       make(map[ids.TaskID]*TaskError),
 		requests:     requestLog{index: make(map[requestKey]answered)},
 	}

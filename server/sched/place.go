@@ -511,6 +511,10 @@ func (m *Machine) assign(id ids.TaskID, b *block, t *task, w *worker) {
 // send creates a new attempt at a worker.
 func (m *Machine) send(id ids.TaskID, b *block, t *task, w *worker) {
 	t.attempt = max(t.attempt, m.restart.attempts) + 1
+	if len(m.latest) > 0 {
+		t.attempt = max(t.attempt, m.latest[id]+1)
+		delete(m.latest, id)
+	}
 	m.enlist(id, b, t, w)
 	m.totals.Assigned++
 	m.emit(Effect{Kind: EffectAssign, Worker: w.id, Task: id, Attempt: ids.Attempt(t.attempt)})

@@ -336,6 +336,7 @@ func (m *Machine) forget(id ids.TaskID, b *block, t *task) {
 	}
 	m.clearTrouble(id, t)
 	m.forgetLostData(id)
+	delete(m.latest, id)
 	m.history.add(m, id, TaskReleased, 0, t.attempt, 0)
 	g.ns.keys.remove(m, hashKeyBytes(b.keyOf(t)), id)
 	m.totals.Counts[TaskReleased]--

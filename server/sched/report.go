@@ -437,10 +437,16 @@ func (m *Machine) adopt(w *worker, s Stored) {
 		m.endAttempt(s.Task, b, t)
 		m.complete(s.Task, b, t, w, s.Bytes, s.Inline, 0)
 		return
-	case (t.state == TaskWaiting || t.state == TaskReady) && generation > 0 && (t.attempt == generation || m.restart.running && t.attempt < generation):
+	case t.state.assigned() && m.wasGiven(s.Task, t, generation):
+		// The task runs again, because this worker was away for too long.
+		m.takeBack(s.Task, b, t)
+		m.propagate() // Attempts that wait for this one are taken back while it has no object.
+		m.adopt(w, s)
+		return
+	case (t.state == TaskWaiting || t.state == TaskReady) && m.wasGiven(s.Task, t, generation):
 		// The attempt was given up, but it did finish. This worker may have a copy of its object.
 		// Or the scheduler was started again, and the attempt is from before that.
-		t.attempt = generation
+		m.setBack(s.Task, t, generation)
 		m.complete(s.Task, b, t, w, s.Bytes, s.Inline, 0)
 		m.tell(copies.KeeperLost{Object: s.Task})
 		return
@@ -453,6 +459,20 @@ func (m *Machine) adopt(w *worker, s Stored) {
 			m.recover([]ids.TaskID{s.Task})
 		}
 	}
+}
+
+// wasGiven reports whether an attempt of this number may have been sent to a worker.
+func (m *Machine) wasGiven(id ids.TaskID, t *task, attempt uint32) bool {
+	return attempt > 0 && (attempt <= max(t.attempt, m.restart.attempts, m.latest[id]) || m.restart.running)
+}
+
+// setBack makes an attempt the current one that may be older than the last one. The number of the
+// last one is not given again.
+func (m *Machine) setBack(id ids.TaskID, t *task, attempt uint32) {
+	if t.attempt > attempt {
+		m.latest[id] = max(m.latest[id], t.attempt)
+	}
+	t.attempt = attempt
 }
 
 // mayWrite reports whether a client may have written a task's object to a worker. Clients write the
