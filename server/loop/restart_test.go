@@ -634,6 +634,61 @@ func TestAFullDiskRefusesOnlyWhatNeedsARecord(t *testing.T) {
 	s.must(err)
 }
 
+// A release that the disk refuses ends with an error, although its task is gone: a crash brings the
+// task back. It goes for good when the client repeats the release, as clients do, or when the lease
+// of the client ends. (docs/running.md: the disk is full.)
+func TestAReleaseThatTheDiskRefusesMustBeRepeated(t *testing.T) {
+	s := fresh(t)
+	ctx := t.Context()
+	stays := s.open("stays")
+	opened, err := s.OpenClient(ctx, schedapi.ClientSpec{Name: "ends", Namespace: "n", TTL: time.Second})
+	s.must(err)
+	w := s.join("w", nil)
+	k, e := s.submit(stays, "k"), s.submit(opened.ID, "e")
+	w.succeed(k)
+	w.succeed(e)
+	s.must(s.Recorded(ctx))
+	known := func(task ids.TaskID) (known bool) {
+		s.must(s.Read(ctx, func(r schedapi.Reader) { _, known = r.Task(task) }))
+		return known
+	}
+
+	s.directory.breakNow(errDisk)
+	for range 2 { // The second one finds nothing to release.
+		var refused *schedapi.Error
+		if err := s.Release(ctx, stays, schedapi.TaskSet{Tasks: []ids.TaskID{k}}); !errors.As(err, &refused) || refused.Kind != schedapi.ErrJournal {
+			t.Errorf("with a full disk a release ends with %v", err)
+		}
+		if known(k) {
+			t.Error("with a full disk a released task stays")
+		}
+	}
+	_ = s.CloseClient(ctx, opened.ID) // It fails, too.
+	if known(e) {
+		t.Error("with a full disk the task of a client that was closed stays")
+	}
+
+	s = s.restart()
+	if !known(k) {
+		t.Error("the released task is not wanted after the crash, and nothing says so")
+	}
+	w = s.join("w", w)
+	s.is(k, sched.TaskSucceeded)
+	s.must(s.Release(ctx, stays, schedapi.TaskSet{Tasks: []ids.TaskID{k}}))
+	if known(k) {
+		t.Error("the release that was repeated has no effect")
+	}
+	s.until("the lease of the other client ends", func(r schedapi.Reader) bool {
+		_, wanted := r.Task(e)
+		return !wanted
+	})
+	s.must(s.Recorded(ctx))
+	s = s.restart()
+	if known(k) || known(e) {
+		t.Error("a released task came back")
+	}
+}
+
 // A reader that has read five messages of a topic reads all of those that come after a restart.
 // (docs/running.md: topics.)
 func TestReadersOfATopicSkipNothingAfterARestart(t *testing.T) {
