@@ -672,7 +672,7 @@ func TestAReleaseThatTheDiskRefusesMustBeRepeated(t *testing.T) {
 	if !known(k) {
 		t.Error("the released task is not wanted after the crash, and nothing says so")
 	}
-	w = s.join("w", w)
+	s.join("w", w)
 	s.is(k, sched.TaskSucceeded)
 	s.must(s.Release(ctx, stays, schedapi.TaskSet{Tasks: []ids.TaskID{k}}))
 	if known(k) {
@@ -779,7 +779,7 @@ func TestNewTasksDoNotWaitForAbsentWorkers(t *testing.T) {
 	}
 }
 
-// A worker comes back after the grace of a restart. What it holds counts, and is not computed again,
+// A worker comes back after the grace of a restart. Its results count, and are not computed again,
 // whether another worker has been sent the task, or runs it, or the task is still queued.
 func TestAWorkerThatComesBackAfterTheGraceKeepsItsResults(t *testing.T) {
 	s := begin(t, newDirectory(t), loop.Config{RestartGrace: time.Millisecond})

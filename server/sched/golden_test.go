@@ -12,8 +12,8 @@ import (
 )
 
 // TestScripts runs testdata/scripts/*. schedtest.Script lists the verbs. Pre-assignment
-// (Config.Preassigned) is on only in scripts named preassign* or cross*. Run with -rewrite to
-// accept new output.
+// (Config.Preassigned) is on only in scripts named preassign* or cross*, and Config.Facts in those
+// named rows*. Run with -rewrite to accept new output.
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
 		t.Helper()
@@ -23,6 +23,8 @@ func TestScripts(t *testing.T) {
 			config.Preassigned = 2
 		case strings.HasPrefix(name, "cross"):
 			config.Preassigned = 0
+		case strings.HasPrefix(name, "rows"):
+			config.Facts = true
 		}
 		s := schedtest.NewScript(config)
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {

@@ -27,6 +27,8 @@ type restartWorld struct {
 	workers   []*restartWorker
 	graphs    []ids.GraphID
 	keys      int
+	datasets  []uint64
+	published uint64
 	restarts  uint64
 	runs      map[ids.TaskID]int // successful runs of each task
 }
@@ -146,7 +148,7 @@ func (w *restartWorld) obey(effects []sched.Effect) {
 
 func (w *restartWorld) submit() {
 	t := w.t
-	ev := sched.GraphSubmitted{Namespace: "default", Ops: []sched.OpSpec{{Kind: sched.OpNative, Name: "op"}}, Retention: time.Hour}
+	ev := sched.GraphSubmitted{Namespace: "default", Ops: []sched.OpSpec{{Kind: sched.OpNative, Name: "op"}, {Kind: sched.OpData, Name: "data"}}, Retention: time.Hour}
 	if len(w.clients) > 0 && rapid.Bool().Draw(t, "of a client") {
 		ev.Client = rapid.SampledFrom(w.clients).Draw(t, "client")
 	}
@@ -156,15 +158,25 @@ func (w *restartWorld) submit() {
 	first := w.keys
 	for range rapid.IntRange(1, 8).Draw(t, "tasks") {
 		spec := sched.TaskSpec{Key: fmt.Sprint("k", w.keys), Hold: rapid.Bool().Draw(t, "hold")}
-		for k := first; k < w.keys; k++ {
-			if rapid.IntRange(0, 3).Draw(t, "input") == 0 {
-				spec.Inputs = append(spec.Inputs, fmt.Sprint("k", k))
+		needs := func(key string) {
+			if rapid.IntRange(0, 3).Draw(t, "item") == 0 {
+				spec.Items = append(spec.Items, sched.ItemInput{Input: uint32(len(spec.Inputs)), Item: ids.Item(rapid.IntRange(1, 3).Draw(t, "number")), Count: 3})
 			}
+			spec.Inputs = append(spec.Inputs, key)
 		}
-		if first > 0 && rapid.IntRange(0, 3).Draw(t, "older") == 0 {
-			key := fmt.Sprint("k", rapid.IntRange(0, first-1).Draw(t, "input"))
-			if _, ok := w.machine.Lookup("default", key); ok {
-				spec.Inputs = append(spec.Inputs, key)
+		if rapid.IntRange(0, 3).Draw(t, "data") == 0 {
+			spec.Op = 1
+		} else {
+			for k := first; k < w.keys; k++ {
+				if rapid.IntRange(0, 3).Draw(t, "input") == 0 {
+					needs(fmt.Sprint("k", k))
+				}
+			}
+			if first > 0 && rapid.IntRange(0, 3).Draw(t, "older") == 0 {
+				key := fmt.Sprint("k", rapid.IntRange(0, first-1).Draw(t, "input"))
+				if _, ok := w.machine.Lookup("default", key); ok {
+					needs(key)
+				}
 			}
 		}
 		ev.Tasks = append(ev.Tasks, spec)
@@ -190,6 +202,47 @@ func known(m *sched.Machine) map[ids.TaskID]string {
 		}
 	}
 	return found
+}
+
+// unwritten lists the scattered data whose bytes nobody has written.
+func (w *restartWorld) unwritten() (data []ids.TaskID) {
+	for _, id := range slices.Sorted(maps.Keys(known(w.machine))) {
+		if info, _ := w.machine.Task(id); info.Op.Kind == sched.OpData && info.State == sched.TaskWaiting {
+			data = append(data, id)
+		}
+	}
+	return data
+}
+
+// write lets a client write scattered data to a worker.
+func (w *restartWorld) write(x *restartWorker, task ids.TaskID) {
+	stored := sched.Stored{Replica: sched.Replica{Task: task, Generation: 1, Bytes: 8}, Written: true}
+	if rapid.Bool().Draw(w.t, "inline") {
+		stored.Inline = []byte("12345678")
+	}
+	x.objects[task] = 1
+	w.step(sched.ObjectsReported{Worker: x.id, Gained: []sched.Stored{stored}})
+}
+
+// publish publishes a task as a dataset, or ends one.
+func (w *restartWorld) publish() {
+	tasks := known(w.machine)
+	if n := len(w.datasets); n > 0 && rapid.Bool().Draw(w.t, "unpublish") {
+		w.step(sched.DatasetUnpublished{Dataset: w.datasets[n-1]})
+		w.datasets = w.datasets[:n-1]
+		return
+	}
+	if len(tasks) == 0 {
+		return
+	}
+	info, _ := w.machine.Task(rapid.SampledFrom(slices.Sorted(maps.Keys(tasks))).Draw(w.t, "task"))
+	w.published++
+	_, effects, err := w.machine.Publish(w.now, sched.DatasetPublished{Dataset: w.published, Namespace: "default", Keys: []string{info.Key}}, nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.datasets = append(w.datasets, w.published)
+	w.obey(effects)
 }
 
 // inputEnded reports whether an input of a task has ended without an object.
@@ -290,7 +343,8 @@ func (w *restartWorld) restart() {
 }
 
 // A machine that is brought back from facts knows the same tasks with the same holders as before,
-// finds all objects that workers hold, and ends all tasks.
+// finds all objects that workers hold, and ends all tasks. Some of them are scattered data, some
+// need items of their inputs, and some are held by datasets.
 func TestAMachineComesBackFromItsFacts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &restartWorld{t: t, now: time.Unix(1000, 0), runs: map[ids.TaskID]int{}}
@@ -303,7 +357,13 @@ func TestAMachineComesBackFromItsFacts(t *testing.T) {
 		opened := 0
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			w.load()
-			switch rapid.SampledFrom([]string{"open", "submit", "submit", "end", "end", "end", "end", "release", "hold", "cancel", "retry", "graph", "close", "lose", "restart"}).Draw(t, "step") {
+			switch rapid.SampledFrom([]string{"open", "submit", "submit", "end", "end", "end", "end", "release", "hold", "cancel", "retry", "graph", "close", "lose", "restart", "write", "write", "publish"}).Draw(t, "step") {
+			case "write":
+				if data := w.unwritten(); len(data) > 0 {
+					w.write(rapid.SampledFrom(w.workers).Draw(t, "worker"), rapid.SampledFrom(data).Draw(t, "data"))
+				}
+			case "publish":
+				w.asked(w.publish)
 			case "open":
 				ev := sched.ClientOpened{Client: ids.ClientID(opened + 1), Namespace: "default", TTL: time.Hour}
 				w.asked(func() {
@@ -348,6 +408,9 @@ func TestAMachineComesBackFromItsFacts(t *testing.T) {
 			before := w.now
 			for _, x := range w.workers {
 				w.end(x)
+			}
+			for _, task := range w.unwritten() {
+				w.write(w.workers[0], task)
 			}
 			if w.now.Equal(before) {
 				break

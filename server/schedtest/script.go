@@ -39,7 +39,7 @@ import (
 //	    "started|ok|failed|unreachable|retracted|cancelled|refused|died KEY
 //	    [attempt=1] [bytes=8] [run=1ms] [inline=x] [reason=R] [missing=INPUT@1]
 //	    [failing=INPUT@1,INPUT@2] [fault=1]"
-//	objects worker=1 with lines "gained|kept|lost KEY [GEN] [BYTES] [written=1]"
+//	objects worker=1 with lines "gained|kept|lost KEY [GEN] [BYTES] [written=1] [inline=x]"
 //	rescue-failed worker=2 dead=1 with lines "KEY [GEN]"
 //	hold|release|cancel|retry [client=1] keys=(a,b) [graph=1] [force] [reason=x]
 //	publish dataset=1 keys=(a) | unpublish dataset=1
@@ -210,6 +210,9 @@ func (s *Script) effects(effects []sched.Effect) string {
 	var b strings.Builder
 	for _, e := range effects {
 		b.WriteString(formatEffect(s.M, e, s.nameOf) + "\n")
+	}
+	for _, r := range s.M.Facts() {
+		b.WriteString(formatRow(r, s.nameOf) + "\n")
 	}
 	return b.String()
 }
@@ -515,7 +518,11 @@ func (s *Script) objects(a args) sched.ObjectsReported {
 			r.Bytes = number(a.t, a.d, l.word(3))
 		}
 		if l.word(0) != "lost" {
-			ev.Gained = append(ev.Gained, sched.Stored{Replica: r, Written: l.values["written"] != "", Kept: l.word(0) == "kept"})
+			stored := sched.Stored{Replica: r, Written: l.values["written"] != "", Kept: l.word(0) == "kept"}
+			if v := l.values["inline"]; v != "" {
+				stored.Inline = []byte(v)
+			}
+			ev.Gained = append(ev.Gained, stored)
 		} else {
 			ev.Lost = append(ev.Lost, r)
 		}
