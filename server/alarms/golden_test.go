@@ -181,7 +181,7 @@ func (s *script) add(seen *alarms.Observed, l line) {
 		}
 		s.routes = append(s.routes, r)
 	case "op":
-		seen.Ops = append(seen.Ops, alarms.Op{Name: l.words[1], Succeeded: number("ok"), Failed: number("failed"), LastFailure: l.values["why"]})
+		seen.Ops = append(seen.Ops, alarms.Op{Name: strings.TrimPrefix(l.words[1], "-"), Succeeded: number("ok"), Failed: number("failed"), LastFailure: l.values["why"]})
 	case "unserved":
 		seen.Unserved = append(seen.Unserved, alarms.Unserved{Op: l.words[1], Key: l.values["key"], Tasks: int(number("tasks")), Why: l.values["why"]})
 	case "journal":

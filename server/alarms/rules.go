@@ -201,10 +201,11 @@ func (m *Machine) judgeOps(j judgements, ops []Op) {
 		if failed <= p.FailuresGood {
 			continue
 		}
-		j.add(TasksFail, o.Name, judgement{
+		name := cmp.Or(o.Name, "functions without a name")
+		j.add(TasksFail, name, judgement{
 			bad: failed >= p.FailuresBad && float64(failed) >= p.FailedShare*float64(ended), severity: Warning,
 			text: fmt.Sprintf("tasks of %s fail again and again: %d of %d attempts in the last %s, the last time %s",
-				o.Name, failed, ended, brief(p.FailWindow), cmp.Or(o.LastFailure, "for an unknown reason")),
+				name, failed, ended, brief(p.FailWindow), cmp.Or(o.LastFailure, "for an unknown reason")),
 			remedy: "see the tracebacks with \"millrace get tasks --state FAILED\" and \"millrace describe task KEY\"; \"millrace cancel GRAPH\" stops a graph that nobody needs",
 		})
 	}

@@ -157,7 +157,7 @@ func (l *Loop) forgetClient(id ids.ClientID, expired bool) {
 	}
 	if expired && c.await == nil {
 		l.log.Info("a client's lease ended", "client", id, "name", c.spec.Name, "ttl", c.spec.TTL)
-		l.happened(schedapi.EventClientLost, schedapi.SeverityInfo, "", "the lease of client %q ended: it was silent for %v, and its results are released", c.spec.Name, c.spec.TTL)
+		l.happened(schedapi.EventClientLost, schedapi.SeverityInfo, "", "the lease of %s ended: it was silent for %v, and its results are released", named("a client", c.spec.Name), c.spec.TTL)
 	}
 	if c.await == nil {
 		l.record(&sched.ClientClosed{Client: id})

@@ -1,7 +1,9 @@
 package loop
 
 import (
+	"cmp"
 	"fmt"
+	"strconv"
 	"sync"
 
 	"github.com/millrace/millrace/internal/ids"
@@ -61,15 +63,31 @@ func (l *Loop) graphFailed(id ids.GraphID) {
 	}
 	l.events.add(schedapi.Event{
 		Time: l.now, Kind: schedapi.EventGraphFailed, Severity: schedapi.SeverityError, Graph: id,
-		Text: fmt.Sprintf("graph %d %q has failed: %s", uint64(id), g.Name, g.NewError.Message),
+		Text: fmt.Sprintf("%s has failed: %s", named("graph "+strconv.FormatUint(uint64(id), 10), g.Name), cmp.Or(g.NewError.Message, g.NewError.Reason)),
 	})
+}
+
+// named puts a name behind a noun. Names of clients and graphs may be empty.
+func named(noun, name string) string {
+	if name == "" {
+		return noun
+	}
+	return fmt.Sprintf("%s %q", noun, name)
+}
+
+// counted gives a number with its noun.
+func counted[N int | uint32 | uint64](n N, one, more string) string {
+	if n == 1 {
+		more = one
+	}
+	return fmt.Sprintf("%d %s", n, more)
 }
 
 // compareStats keeps events about changes between two reports of a worker.
 func (l *Loop) compareStats(w *worker, before *schedapi.WorkerStats) {
 	now := &w.stats
 	if n := now.ExecutorDeaths; n > before.ExecutorDeaths {
-		l.happened(schedapi.EventExecutorDied, schedapi.SeverityWarning, w.name, "%d executor processes of worker %q have died by now, the last one by: %s", n, w.name, now.LastExecutorDeath)
+		l.happened(schedapi.EventExecutorDied, schedapi.SeverityWarning, w.name, "%s of worker %q died until now, the last one by: %s", counted(n, "executor process", "executor processes"), w.name, cmp.Or(now.LastExecutorDeath, "an unknown cause"))
 	}
 	switch {
 	case now.SpillFailure == before.SpillFailure:
@@ -79,6 +97,6 @@ func (l *Loop) compareStats(w *worker, before *schedapi.WorkerStats) {
 		l.happened(schedapi.EventSpillMended, schedapi.SeverityInfo, w.name, "worker %q can write to its disk again", w.name)
 	}
 	if now.GPU != nil && before.GPU != nil && now.GPU.XIDs > before.GPU.XIDs {
-		l.happened(schedapi.EventDevice, schedapi.SeverityError, w.name, "the GPU of worker %q has reported an error: %s", w.name, now.GPU.LastEvent)
+		l.happened(schedapi.EventDevice, schedapi.SeverityError, w.name, "the GPU of worker %q has reported an error: %s", w.name, cmp.Or(now.GPU.LastEvent, "an Xid error"))
 	}
 }

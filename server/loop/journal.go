@@ -95,7 +95,7 @@ func (l *Loop) Restore(ctx context.Context, config journal.Config) error {
 	r.loading = false
 	if tasks, why := l.machine.Unusable(); tasks > 0 {
 		l.log.Error("recorded tasks cannot be used, and fail", "tasks", tasks, "first", why)
-		l.happened(schedapi.EventUnrestored, schedapi.SeverityError, "", "%d tasks cannot be brought back, and fail; the first: %s", tasks, why)
+		l.happened(schedapi.EventUnrestored, schedapi.SeverityError, "", "%s cannot be brought back, and fail; the first: %s", counted(tasks, "task", "tasks"), why)
 	}
 	l.restoreOwners()
 	l.restoreCoordination(first)
@@ -109,7 +109,7 @@ func (l *Loop) Restore(ctx context.Context, config journal.Config) error {
 	if r.starts > 1 {
 		l.log.Info("the scheduler goes on from its journal", "records", records, "tasks", l.machine.Totals().Tasks,
 			"workers", len(r.missing), "clients", len(l.clients.byID), "after", l.now.Sub(began).Round(time.Millisecond))
-		l.happened(schedapi.EventRestarted, schedapi.SeverityWarning, "", "the scheduler was restarted and goes on from its journal with %d tasks", l.machine.Totals().Tasks)
+		l.happened(schedapi.EventRestarted, schedapi.SeverityWarning, "", "the scheduler was restarted and goes on from its journal with %s", counted(l.machine.Totals().Tasks, "task", "tasks"))
 	}
 	r.waiting = true
 	l.timers.at(l.now.Add(defaultTTL), func(time.Time) { l.endAwaits() })

@@ -36,7 +36,7 @@ func (l *Loop) Rebalance(ctx context.Context, event sched.RebalanceOrdered) (sch
 		} else {
 			l.rebalance = r
 			l.log.Info("a rebalance begins", "number", r.number, "workers", event.Workers, "objects", info.PlannedObjects, "bytes", info.PlannedBytes)
-			l.happened(schedapi.EventRebalance, schedapi.SeverityInfo, "", "a rebalance of %d objects begins", info.PlannedObjects)
+			l.happened(schedapi.EventRebalance, schedapi.SeverityInfo, "", "a rebalance of %s begins", counted(info.PlannedObjects, "object", "objects"))
 		}
 		return l.ordered(effects, nil)
 	})

@@ -40,7 +40,7 @@ func (l *Loop) rescueReported(s *session, report schedapi.RescueReport) {
 			name = dead.Name
 		}
 		l.log.Warn("objects of a dead worker could not be copied", "dead", name, "by", s.worker.name, "objects", len(report.Failed), "reason", report.Reason)
-		l.happened(schedapi.EventRescueFailed, schedapi.SeverityWarning, name, "%d objects of the dead worker %q could not be copied by %q: %s", len(report.Failed), name, s.worker.name, report.Reason)
+		l.happened(schedapi.EventRescueFailed, schedapi.SeverityWarning, name, "%s of the dead worker %q could not be copied by %q: %s", counted(len(report.Failed), "object", "objects"), name, s.worker.name, orNoReason(report.Reason))
 		l.step(sched.RescueFailed{Worker: s.worker.id, Dead: report.Dead, Objects: report.Failed})
 	}
 	if report.Unmapped {

@@ -132,7 +132,7 @@ func (l *Loop) register(r schedapi.Registration) (*session, error) {
 		l.restarting.lastWorker = max(l.restarting.lastWorker, w.id)
 		l.record(&journal.WorkerNumbered{Worker: w.id, Name: name, Incarnation: r.Worker.Incarnation})
 		l.log.Info("a worker registered", "worker", name, "id", w.id, "host", r.Worker.Host, "slots", r.Worker.Slots, "address", r.DataAddress)
-		l.happened(schedapi.EventRegistered, schedapi.SeverityInfo, name, "worker %q registered from %s with %d slots", name, r.Worker.Host, r.Worker.Slots)
+		l.happened(schedapi.EventRegistered, schedapi.SeverityInfo, name, "worker %q registered from %s with %s", name, cmp.Or(r.Worker.Host, "an unnamed host"), counted(r.Worker.Slots, "slot", "slots"))
 	} else {
 		l.log.Info("a worker came back", "worker", name, "id", w.id)
 		l.happened(schedapi.EventReturned, schedapi.SeverityInfo, name, "worker %q came back", name)
