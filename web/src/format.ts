@@ -1,6 +1,6 @@
 // Figures as people read them.
 
-import { presently } from "./frozen";
+import { presently } from "./time";
 
 const KiB = 1024;
 const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];

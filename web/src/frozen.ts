@@ -36,11 +36,6 @@ const element = document.getElementById("frozen");
 // frozen is the data; null: the page is not a report.
 export const frozen: Frozen | null = element ? JSON.parse(element.textContent ?? "") : null;
 
-// presently is the time, in milliseconds since 1970: of a report, that at which it was made.
-export function presently(): number {
-  return frozen ? Date.parse(frozen.time) : Date.now();
-}
-
 // answerOf gives what the scheduler would answer; undefined: the report does not have it.
 export function answerOf(from: Frozen, path: string): object | undefined {
   const url = new URL(path, "report:///");

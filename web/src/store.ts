@@ -6,6 +6,7 @@ import { sentence } from "./format";
 import { frozen } from "./frozen";
 import { history } from "./history";
 import { type RunBatch, runs } from "./runs";
+import { forgetClock, setClock } from "./time";
 import type { Alarm, Client, ClusterEvent, Dataset, Graph, Route, Summary, Worker } from "./types";
 
 // Store is a value with listeners.
@@ -80,6 +81,7 @@ function merge<T>(store: Store<ReadonlyMap<string, T>>, id: (row: T) => string) 
 
 const takers: Record<string, (message: never) => void> = {
   summary: (message: Summary) => {
+    setClock(message.time);
     history.add(message);
     summary.set(message);
   },
@@ -205,6 +207,7 @@ export async function start(delay = 0): Promise<void> {
       runs.clear();
       events.set([]);
       history.clear();
+      forgetClock();
     }
     runs.begin(Date.parse(now.start_time));
     session.set(now);

@@ -3,12 +3,46 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { newPage, problems, shared } from "./shared.mjs";
+import { blankPage, live, newPage, problems, shared } from "./shared.mjs";
 
 // The number of tasks in burst.py.
 const tasks = "20,000";
 
+// setClock makes the clock of a browser wrong by some milliseconds, for scripts that run in it.
+function setClock(ahead) {
+  const own = Date.now.bind(Date);
+  globalThis.Date = class extends Date {
+    constructor(...args) {
+      super(...(args.length > 0 ? args : [own() + ahead]));
+    }
+    static now() {
+      return own() + ahead;
+    }
+  };
+}
+
 export function testStream() {
+  for (const [wrong, days] of [
+    ["ahead", 1],
+    ["behind", -1],
+  ]) {
+    test(`the clock of the browser is a day ${wrong}`, async () => {
+      problems.length = 0;
+      const page = await blankPage();
+      await page.addInitScript(setClock, days * 86_400_000);
+      await page.goto(`${shared.cluster.url}#token=${shared.cluster.token}`);
+      await live(page);
+      // The first graph has a day by the clock of the browser, or less than no time.
+      await page.goto(`${shared.cluster.url}#/graphs`);
+      const first = page.locator("tr", { has: page.getByRole("link", { name: /^g1( |$)/ }) });
+      await first.getByText(/^[0-9]+ (s|min [0-9]+ s) ago$/).waitFor();
+      await page.goto(`${shared.cluster.url}#/stream`);
+      await page.getByTitle(/^score: /).waitFor();
+      assert.deepEqual(problems, []);
+      await page.context().close();
+    });
+  }
+
   test("a sample is completed without Follow", async () => {
     problems.length = 0;
     const page = await newPage();

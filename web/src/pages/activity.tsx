@@ -5,6 +5,7 @@ import { call, callWorker } from "../api";
 import { ago, clock, plural } from "../format";
 import { link, place, setQuery } from "../router";
 import { events, useStore, workers } from "../store";
+import { presently } from "../time";
 import type { ClusterEvent, LogLine } from "../types";
 import { Badge, Card, Empty, Table, type Tone, useCall, useNow } from "../ui/parts";
 
@@ -57,7 +58,7 @@ async function readLogs(from: string, names: string[]): Promise<Line[]> {
           {
             from: name,
             level: "WARN",
-            time: new Date().toISOString(),
+            time: new Date(presently()).toISOString(),
             text: `its log cannot be read: ${e instanceof Error ? e.message : e}`,
           },
         ],

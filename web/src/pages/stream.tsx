@@ -5,10 +5,11 @@ import { opColor, phaseColors, phaseNames, theme, token } from "../colors";
 import { Surface } from "../draw/surface";
 import { type Row, type Shares, Timeline } from "../draw/timeline";
 import { bytes, clock, count, duration, percent } from "../format";
-import { frozen, presently } from "../frozen";
+import { frozen } from "../frozen";
 import { go, link } from "../router";
 import { phases, runs } from "../runs";
-import { summary, useTopics, workers } from "../store";
+import { useTopics, workers } from "../store";
+import { presently } from "../time";
 import { Card, Empty } from "../ui/parts";
 
 // rowsNow lists the slots of the workers, and those of lost workers that have runs. Slots count
@@ -37,15 +38,9 @@ function rowsNow(): Row[] {
   );
 }
 
-// skew is the time by which the scheduler's clock is ahead of the browser's.
-let skew = 0;
-summary.follow(() => {
-  const s = summary.value;
-  if (s) skew = Date.parse(s.time) - presently();
-});
-
+// nowMs is the time as runs have theirs.
 function nowMs(): number {
-  return presently() + skew - runs.origin;
+  return presently() - runs.origin;
 }
 
 // A zoom rests after so many milliseconds without an event.

@@ -4,9 +4,10 @@ import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { opColor } from "../colors";
 import { clock, word } from "../format";
-import { frozen, presently } from "../frozen";
+import { frozen } from "../frozen";
 import { link } from "../router";
 import { session, useStore } from "../store";
+import { presently } from "../time";
 
 export type Tone = "" | "good" | "warn" | "bad" | "run";
 
@@ -102,10 +103,11 @@ export function Bar(props: { parts: Part[]; whole?: number; label: string; heigh
 }
 
 export function Op(props: { name: string }) {
+  const name = props.name || "unnamed";
   return (
-    <span class="with-swatch" title={props.name}>
+    <span class="with-swatch" title={name}>
       <i class="swatch" style={{ background: opColor(props.name) }} />
-      <span class="clip">{props.name}</span>
+      <span class="clip">{name}</span>
     </span>
   );
 }
