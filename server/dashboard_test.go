@@ -181,11 +181,15 @@ func TestCallsOfTheAPIAsJSON(t *testing.T) {
 	if err := protojson.Unmarshal([]byte(body), task); code != http.StatusOK || err != nil || task.GetTask().GetOp().GetName() != "bench.noop" {
 		t.Errorf("task: %d %s, %v", code, body, err)
 	}
+	silent := registration("silent")
+	silent.DataAddress = ""
+	defer c.join(c.conn, silent, succeed).leave()
 	for _, test := range []struct {
 		path, body string
 		code       int
 		reason     string
 	}{
+		{"/api/workers/silent/millrace.v1.DataService/GetWorkerLog", `{}`, http.StatusServiceUnavailable, "UNKNOWN_WORKER"},
 		{service + "GetTask", `{"task": {"key": "none"}}`, http.StatusNotFound, "UNKNOWN_TASK"},
 		{service + "GetTask", `{"task": `, http.StatusBadRequest, "INVALID_FIELD"},
 		{service + "GetTask", `{"tusk": {}}`, http.StatusBadRequest, "INVALID_FIELD"},

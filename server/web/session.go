@@ -227,6 +227,9 @@ func (s *Site) callWorker(w http.ResponseWriter, r *http.Request, method string)
 	if worker.State == schedapi.WorkerLost {
 		return edge.Refusal(codes.Unavailable, "UNKNOWN_WORKER", fmt.Sprintf("worker %q is lost: its log ended with its process; see its deaths", name), map[string]string{"object": name})
 	}
+	if worker.DataAddress == "" {
+		return edge.Refusal(codes.Unavailable, "UNKNOWN_WORKER", fmt.Sprintf("worker %q takes no calls, since it has no address: it is one of a benchmark, which runs nothing", name), map[string]string{"object": name})
+	}
 	conn, err := grpc.NewClient("passthrough:///"+worker.DataAddress, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return err

@@ -78,6 +78,21 @@ export function percent(part: number, whole: number): string {
   return whole > 0 ? `${Math.round((100 * part) / whole)} %` : "–";
 }
 
+// fitted cuts a name in the middle until it fits: names of workers differ at their ends.
+export function fitted(name = "", fits: (text: string) => boolean): string {
+  let text = name;
+  for (let kept = name.length - 1; kept > 1 && !fits(text); kept--) {
+    const tail = Math.ceil(kept / 2);
+    text = `${name.slice(0, kept - tail)}…${name.slice(name.length - tail)}`;
+  }
+  return text;
+}
+
+// progress is the share of what is done. It is 100 % only if all is.
+export function progress(done: number, all: number): string {
+  return all > 0 ? `${Math.floor((100 * done) / all)} %` : "–";
+}
+
 // num reads a number of protojson, where 64-bit integers are text and zeros are left out.
 export function num(value: unknown): number {
   return value === undefined || value === null ? 0 : Number(value);

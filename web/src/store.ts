@@ -98,6 +98,20 @@ const takers: Record<string, (message: never) => void> = {
   },
 };
 
+// The topics of which the page knows the state. Before, it can say nothing about their rows.
+const heardTopics = new Store<ReadonlySet<string>>(new Set());
+
+function take(topic: string, message: unknown): void {
+  takers[topic]?.(message as never);
+  if (!heardTopics.value.has(topic)) heardTopics.set(new Set([...heardTopics.value, topic]));
+}
+
+// useHeard says whether the page knows the rows of some topics.
+export function useHeard(...topics: string[]): boolean {
+  const heard = useStore(heardTopics);
+  return topics.every((topic) => heard.has(topic));
+}
+
 // Topics that every page needs: they feed the frame around the pages.
 const wanted = new Map([
   ["summary", 1],
@@ -155,11 +169,11 @@ function connect(): void {
     stream.close();
     void start(2000);
   };
-  for (const [topic, take] of Object.entries(takers)) {
+  for (const topic of Object.keys(takers)) {
     stream.addEventListener(topic, (event) => {
       if (source !== stream) return;
       heard();
-      take(JSON.parse((event as MessageEvent<string>).data) as never);
+      take(topic, JSON.parse((event as MessageEvent<string>).data));
     });
   }
 }
@@ -176,7 +190,7 @@ async function thaw(): Promise<void> {
   session.set(await get<Session>("api/session"));
   runs.begin(Date.parse(session.value?.start_time ?? ""));
   for (const [topic, message] of Object.entries(frozen?.topics ?? {})) {
-    takers[topic]?.(message as never);
+    take(topic, message);
   }
   await runs.all();
   await history.load();

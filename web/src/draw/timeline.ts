@@ -1,7 +1,7 @@
 // The task stream: one row for each slot, and the runs of the slot along the time.
 
 import { failureColor, opColor, phaseColors, token } from "../colors";
-import { clock } from "../format";
+import { clock, fitted } from "../format";
 import { type Lane, runs } from "../runs";
 import {
   type Columns,
@@ -380,8 +380,9 @@ export class Timeline {
     c.textBaseline = "middle";
     if (head) {
       c.fillStyle = colors.text;
+      const room = gutter - 38;
       c.fillText(
-        row.worker.length > 15 ? `${row.worker.slice(0, 14)}…` : row.worker,
+        fitted(row.worker, (text) => c.measureText(text).width <= room),
         12,
         y + step / 2,
       );

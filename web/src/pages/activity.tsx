@@ -2,7 +2,7 @@
 
 import { useState } from "preact/hooks";
 import { call, callWorker } from "../api";
-import { ago, clock, plural } from "../format";
+import { ago, clock, fitted, plural } from "../format";
 import { link, place, setQuery } from "../router";
 import { events, useStore, workers } from "../store";
 import { presently } from "../time";
@@ -30,7 +30,7 @@ export function LogLines(props: { lines: Line[]; height?: number }) {
           <span class="faint">{clock(Date.parse(l.time ?? ""), true)}</span>
           <span class={l.level}>{l.level}</span>
           <span class="soft clip" title={l.from}>
-            {l.from}
+            {fitted(l.from, (name) => name.length <= 14)}
           </span>
           <span class="text">{l.text}</span>
         </div>
@@ -126,7 +126,7 @@ export function Logs() {
           onInput={(e) => setText(e.currentTarget.value)}
         />
         <div class="space" />
-        <span class="faint">{lines.length} lines, newest first</span>
+        <span class="faint">{plural(lines.length, "line")}, newest first</span>
         <button
           class="button"
           type="button"
@@ -216,7 +216,7 @@ export function EventsPage() {
       </div>
       <Card title={plural(rows.length, "event")} bare fill>
         {rows.length === 0 ? (
-          <Empty title="Nothing has happened">
+          <Empty title="Nothing has happened" of="events">
             Workers that come and go, drains, failures and spills show here.
           </Empty>
         ) : (

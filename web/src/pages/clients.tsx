@@ -2,8 +2,8 @@
 
 import { ago, bytes, count, duration, millis, num, plural } from "../format";
 import { link } from "../router";
-import { clients, datasets, graphs, useStore, useTopics } from "../store";
-import { Card, Empty, Table, useNow } from "../ui/parts";
+import { clients, datasets, graphs, useHeard, useStore, useTopics } from "../store";
+import { Card, Empty, Table, useNow, Waiting } from "../ui/parts";
 
 export function Clients() {
   useTopics("clients", "datasets");
@@ -11,6 +11,7 @@ export function Clients() {
   const all = [...useStore(clients).values()];
   const sets = [...useStore(datasets).values()];
   const list = [...useStore(graphs).values()];
+  const heard = useHeard("clients", "datasets", "graphs");
   const names = new Set([...all, ...list, ...sets].map((x) => x.namespace || "default"));
   const rows = [...names].sort().map((name) => {
     const here = <T extends { namespace?: string }>(x: T) => (x.namespace || "default") === name;
@@ -23,6 +24,7 @@ export function Clients() {
       datasets: sets.filter(here).length,
     };
   });
+  if (!heard) return <Waiting />;
   return (
     <>
       <Card title={plural(all.length, "client")} bare>
@@ -103,6 +105,7 @@ export function Datasets() {
   useTopics("datasets");
   const now = useNow();
   const all = [...useStore(datasets).values()];
+  if (!useHeard("datasets")) return <Waiting />;
   return (
     <Card title={plural(all.length, "dataset")} bare>
       {all.length === 0 ? (

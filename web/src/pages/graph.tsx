@@ -6,7 +6,7 @@ import { theme } from "../colors";
 import { Dag } from "../draw/dag";
 import { type Edge, type Layout, layOut, type Node } from "../draw/layout";
 import { Surface } from "../draw/surface";
-import { bytes, count, duration, millis, num, percent, plural, word } from "../format";
+import { bytes, count, duration, millis, num, plural, progress, word } from "../format";
 import { frozen } from "../frozen";
 import { go, link, place, setQuery } from "../router";
 import { graphs, useStore } from "../store";
@@ -189,7 +189,7 @@ export function GraphPage(props: { id: string }) {
       <div class="grid stats" style={{ marginBottom: "14px" }}>
         <Stat
           title="Progress"
-          figure={percent(done, all)}
+          figure={progress(done, all)}
           note={`${count(done)} of ${plural(all, "task")}`}
         >
           <Bar label="Progress" parts={partsOf(graph.counts)} />
@@ -545,7 +545,11 @@ function Tasks(props: { tasks: Task[] }) {
             {
               name: "Task",
               by: (t) => t.key ?? "",
-              cell: (t) => <TaskLink id={t.taskId} name={t.key} />,
+              cell: (t) => (
+                <span class="nowrap">
+                  <TaskLink id={t.taskId} name={t.key} />
+                </span>
+              ),
             },
             {
               name: "Function",

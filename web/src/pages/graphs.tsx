@@ -27,7 +27,7 @@ export function Graphs() {
   return (
     <Card title={plural(all.length, "graph")} bare>
       {all.length === 0 ? (
-        <Empty title="No graph was submitted yet" />
+        <Empty title="No graph was submitted yet" of="graphs" />
       ) : (
         <Table<Graph>
           label="Graphs"

@@ -130,7 +130,7 @@ export function MemoryPage() {
         <Stat
           title="Objects"
           figure={count(sum((w) => w.objects))}
-          note={`on ${all.length} workers`}
+          note={`on ${plural(all.length, "worker")}`}
         />
         <Stat
           title="Waiting for memory"
@@ -262,20 +262,22 @@ export function MemoryPage() {
               )}
             </Card>
           ))}
-          <div class="legend">
-            <span>
-              <i class="swatch" style={{ background: "#6f67e8" }} />
-              objects that must stay
-            </span>
-            <span>
-              <i class="swatch" style={{ background: "#a9bdf5" }} />
-              objects that could leave
-            </span>
-            <span>
-              <i class="swatch" style={{ background: "#8d99ab" }} />
-              reservations and unused parts of blocks
-            </span>
-          </div>
+          {names.length > 0 && (
+            <div class="legend">
+              <span>
+                <i class="swatch" style={{ background: "#6f67e8" }} />
+                objects that must stay
+              </span>
+              <span>
+                <i class="swatch" style={{ background: "#a9bdf5" }} />
+                objects that could leave
+              </span>
+              <span>
+                <i class="swatch" style={{ background: "#8d99ab" }} />
+                reservations and unused parts of blocks
+              </span>
+            </div>
+          )}
         </div>
       </div>
       {waiting.length > 0 && (

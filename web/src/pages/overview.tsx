@@ -14,6 +14,7 @@ import {
   sentence,
   short,
 } from "../format";
+import { pathColors } from "../ink";
 import { link } from "../router";
 import { alarms, summary, useStore } from "../store";
 import type { Alarm, Group, Summary } from "../types";
@@ -146,7 +147,10 @@ function Figures({ now }: { now: Summary }) {
         title="Workers"
         figure={active}
         unit="active"
-        note={others.length ? others.map(([s, n]) => `${n} ${s}`).join(", ") : "all well"}
+        note={
+          others.map(([s, n]) => `${n} ${s}`).join(", ") ||
+          (active ? "all well" : "none is registered")
+        }
       >
         <div class="note faint" style={{ marginTop: "10px" }}>
           scheduler {Math.round(now.scheduler?.cpu_percent ?? 0)} % of a core,{" "}
@@ -337,7 +341,7 @@ function Paths({ now }: { now: Summary }) {
           <Bar
             label={r.path}
             whole={most}
-            parts={[{ name: "bytes", value: r.bytes, color: "#e5484d" }]}
+            parts={[{ name: "bytes", value: r.bytes, color: pathColors[r.path] ?? "var(--soft)" }]}
           />
           <span class="what nowrap">
             {rate(r.bytes_per_second)} <span class="faint">· {bytes(r.bytes)}</span>

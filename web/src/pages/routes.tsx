@@ -4,20 +4,13 @@ import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { theme, token } from "../colors";
 import { sizesOf, smallestCell } from "../draw/matrix";
 import { Surface } from "../draw/surface";
-import { bytes, count, num, rate, word } from "../format";
+import { bytes, count, fitted, num, rate, word } from "../format";
+import { inkOn, pathColors } from "../ink";
 import { place, setQuery } from "../router";
 import { alarms, useRoutes, useStore, workers } from "../store";
 import type { Route, Worker } from "../types";
 import { Card, Empty } from "../ui/parts";
 import { Routes as RouteTable } from "./worker";
-
-const pathColors: Record<string, string> = {
-  ipc: "#2fae9b",
-  pinned: "#62a34b",
-  borrow: "#35a0d4",
-  ucx: "#6f67e8",
-  grpc: "#f0892b",
-};
 
 // The routes that a reader uses, by the number of the peer: there are as many cells as pairs of
 // workers, and a list does not change.
@@ -63,7 +56,11 @@ export function Routes() {
   const slow = byRate(all);
   const judged = new Set(useStore(alarms).map((a) => a.id));
   if (all.length < 2) {
-    return <Empty title="There are fewer than two workers">Routes are between two workers.</Empty>;
+    return (
+      <Empty title="There are fewer than two workers" of="workers">
+        Routes are between two workers.
+      </Empty>
+    );
   }
   return (
     <>
@@ -284,12 +281,23 @@ function paint(
     if (cell >= 14) {
       c.fillStyle = soft;
       c.textAlign = "right";
-      c.fillText(shorten(c, reader.name, label - 16), label - 8, y + cell / 2);
+      c.fillText(
+        fitted(reader.name, (t) => c.measureText(t).width <= label - 16),
+        label - 8,
+        y + cell / 2,
+      );
       c.save();
       c.translate(label + i * cell + cell / 2, head - 10);
       c.rotate(cell >= 64 ? 0 : -Math.PI / 3);
       c.textAlign = cell >= 64 ? "center" : "left";
-      c.fillText(shorten(c, reader.name, cell >= 64 ? cell - 4 : head), 0, 0);
+      // A name that is turned by a third of a half circle takes half of its length to the right.
+      const right = width - label - i * cell - cell / 2;
+      const room = cell >= 64 ? cell - 4 : Math.min(head, 2 * right);
+      c.fillText(
+        fitted(reader.name, (t) => c.measureText(t).width <= room),
+        0,
+        0,
+      );
       c.restore();
       c.textAlign = "left";
     }
@@ -302,8 +310,10 @@ function paint(
       if (i === j) c.globalAlpha = 0.35;
       c.fillRect(x + 1, y + 1, cell - 2, cell - 2);
       if (route) {
-        c.globalAlpha = value > 0 ? 0.25 + 0.75 * (value / most) : 0.12;
-        c.fillStyle = pathColors[word(route.path, "TRANSFER_PATH_")] ?? soft;
+        const share = value > 0 ? 0.25 + 0.75 * (value / most) : 0.12;
+        const color = pathColors[word(route.path, "TRANSFER_PATH_")] ?? soft;
+        c.globalAlpha = share;
+        c.fillStyle = color;
         c.fillRect(x + 1, y + 1, cell - 2, cell - 2);
         c.globalAlpha = 1;
         if (num(route.failedFetches) > 0) {
@@ -312,7 +322,7 @@ function paint(
         }
         const said = props.figure === "rate" ? rate(value) : bytes(value);
         if (value > 0 && c.measureText(said).width < cell - 6) {
-          c.fillStyle = text;
+          c.fillStyle = inkOn(color, share, track);
           c.textAlign = "center";
           c.fillText(said, x + cell / 2, y + cell / 2);
           c.textAlign = "left";
@@ -326,12 +336,4 @@ function paint(
       }
     }
   }
-}
-
-// shorten cuts a name to a width in pixels.
-function shorten(c: CanvasRenderingContext2D, name = "", width: number): string {
-  if (c.measureText(name).width <= width) return name;
-  let end = name.length - 1;
-  while (end > 1 && c.measureText(`${name.slice(0, end)}…`).width > width) end--;
-  return `${name.slice(0, end)}…`;
 }

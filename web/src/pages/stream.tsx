@@ -325,6 +325,7 @@ function InView(props: {
     ...phases.map((p): [string, number, string] => [phaseNames[p], s.phases[p], phaseColors[p]]),
     ["idle", s.idle, "var(--track)"],
   ];
+  const idle = s.run + s.idle + waits === 0;
   const ops = [...s.ops].sort((a, b) => b[1].ms - a[1].ms).slice(0, 40);
   return (
     <section class="card" aria-label="In view" style={{ overflow: "auto" }}>
@@ -341,6 +342,7 @@ function InView(props: {
         </p>
       )}
       <div class="body">
+        {idle && <p class="soft">No slot has run anything in this time.</p>}
         {rows
           .filter(([, ms]) => ms > 0)
           .map(([name, ms, color]) => (
@@ -354,14 +356,16 @@ function InView(props: {
             </div>
           ))}
       </div>
-      <header>
-        <h2>Functions</h2>
-        {props.op >= 0 && (
-          <button class="button plain aside" type="button" onClick={() => props.choose(-1)}>
-            Show all
-          </button>
-        )}
-      </header>
+      {ops.length > 0 && (
+        <header>
+          <h2>Functions</h2>
+          {props.op >= 0 && (
+            <button class="button plain aside" type="button" onClick={() => props.choose(-1)}>
+              Show all
+            </button>
+          )}
+        </header>
+      )}
       <ul style={{ listStyle: "none", padding: "0 8px 12px" }}>
         {ops.map(([op, sum]) => (
           <li key={op}>

@@ -102,7 +102,9 @@ export function WorkersPage() {
   return (
     <Card title={title} bare>
       {all.length === 0 ? (
-        <Empty title="No worker is registered">Start one with “millrace worker”.</Empty>
+        <Empty title="No worker is registered" of="workers">
+          Start one with “millrace worker”.
+        </Empty>
       ) : (
         <Table
           label="Workers"

@@ -6,7 +6,7 @@ import { opColor } from "../colors";
 import { clock, word } from "../format";
 import { frozen } from "../frozen";
 import { link } from "../router";
-import { session, useStore } from "../store";
+import { session, useHeard, useStore } from "../store";
 import { presently } from "../time";
 
 export type Tone = "" | "good" | "warn" | "bad" | "run";
@@ -129,11 +129,23 @@ export function Text(props: { height?: number; children: string }) {
   );
 }
 
-export function Empty(props: { title: string; children?: ComponentChildren }) {
+// Empty says that there is nothing: of a topic, only if the page knows its rows.
+export function Empty(props: { title: string; of?: string; children?: ComponentChildren }) {
+  const known = useHeard(...(props.of ? [props.of] : []));
+  if (!known) return <Waiting />;
   return (
     <div class="empty">
       <strong>{props.title}</strong>
       {props.children}
+    </div>
+  );
+}
+
+// Waiting stands for rows that the page does not know yet.
+export function Waiting() {
+  return (
+    <div class="empty">
+      <strong>Waiting for the scheduler</strong>
     </div>
   );
 }

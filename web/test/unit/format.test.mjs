@@ -4,8 +4,19 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { source } from "./source.mjs";
 
-const { ago, axisSteps, bytes, duration, perSecond, plural, rate, sentence, short } =
-  await source("format.ts");
+const {
+  ago,
+  axisSteps,
+  bytes,
+  duration,
+  fitted,
+  perSecond,
+  plural,
+  progress,
+  rate,
+  sentence,
+  short,
+} = await source("format.ts");
 
 // said applies a function to the keys of an object, which has what it must give.
 const said = (f, expected) => {
@@ -39,4 +50,18 @@ test("errors are sentences", () => {
   assert.equal(sentence("the token is wrong"), "The token is wrong.");
   assert.equal(sentence("Is it?"), "Is it?");
   assert.equal(sentence(""), "");
+});
+
+test("progress is complete only at the end", () => {
+  assert.equal(progress(0, 0), "–");
+  assert.equal(progress(594, 596), "99 %");
+  assert.equal(progress(596, 596), "100 %");
+});
+
+test("names are cut in the middle", () => {
+  const cut = (name, most) => fitted(name, (text) => text.length <= most);
+  assert.equal(cut("host-1", 6), "host-1");
+  assert.equal(cut("a-host-with-a-long-name-17", 15), "a-host-…name-17");
+  assert.equal(cut("a-host-with-a-long-name-17", 3), "a…7");
+  assert.equal(cut(undefined, 3), "");
 });
