@@ -334,9 +334,10 @@ func TestInstancesOfATemplateAreThePlainSubmission(t *testing.T) {
 		if !slices.EqualFunc(got.tasks, want.tasks, func(a, b *pb.Task) bool { return proto.Equal(a, b) }) {
 			t.Fatalf("seed %d: tasks\n%v, want\n%v", seed, got.tasks, want.tasks)
 		}
+		// A task that no held one needs may not have run when the held ones have ended.
 		for key, arguments := range want.args {
-			if string(got.args[key]) != string(arguments) {
-				t.Fatalf("seed %d: task %q has the arguments\n%q, want\n%q", seed, key, got.args[key], arguments)
+			if others, ran := got.args[key]; ran && string(others) != string(arguments) {
+				t.Fatalf("seed %d: task %q has the arguments\n%q, want\n%q", seed, key, others, arguments)
 			}
 		}
 		if !maps.Equal(got.results, want.results) || len(got.results) == 0 {
