@@ -260,8 +260,9 @@ func (c *Client) retry(ctx context.Context, op string, call func(context.Context
 }
 
 // retryFor makes a call until it succeeds or the scheduler refuses it. While the scheduler cannot
-// be reached, it repeats the call for at most the time away; while the scheduler answers that it
-// has no memory for the call or cannot do it now, for the retry timeout. call must be idempotent.
+// be reached, or none of several leads, it repeats the call for at most the time away; while the
+// scheduler answers that it has no memory for the call or cannot do it now, for the retry timeout.
+// call must be idempotent.
 func (c *Client) retryFor(ctx context.Context, op string, away time.Duration, call func(context.Context) error) error {
 	var lost, refused time.Time // set by the first failure: a call that waits in line is no outage
 	wait := 5 * time.Millisecond
@@ -288,7 +289,7 @@ func (c *Client) retryFor(ctx context.Context, op string, away time.Duration, ca
 		case reason == reasonStarting:
 			// The scheduler is there, and will answer soon.
 			lost, refused, until = now.Add(away), now.Add(c.config.retry), now.Add(away+wait)
-		case reason == "":
+		case reason == "" || reason == leader.Reason:
 			until = lost
 		}
 		if now.Add(wait).After(until) {

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/leader"
 )
 
 // The retry timeout is shorter than the lease, so the results are still held after it.
@@ -410,5 +411,22 @@ func TestCallsWaitForASchedulerThatReadsItsJournal(t *testing.T) {
 			t.Errorf("%v after %d calls", err, scheduler.calls)
 		}
 		c.lease.Store(0)
+	})
+}
+
+// While schedulers elect a leader there is none, as if the only one were away.
+func TestSubmissionsWaitWhileNobodyLeads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := dialScheduler(t, new(startingScheduler), WithRetryTimeout(100*time.Millisecond))
+		calls := 0
+		err := c.retryFor(t.Context(), "SubmitBatch", time.Hour, func(context.Context) error {
+			if calls++; calls < 50 {
+				return leader.Refusal("")
+			}
+			return nil
+		})
+		if err != nil || calls != 50 {
+			t.Errorf("%v after %d calls", err, calls)
+		}
 	})
 }

@@ -54,6 +54,21 @@ func dead(t *testing.T) string {
 	return address
 }
 
+// hung returns an address at which connections are accepted, and nothing is answered.
+func hung(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := listener.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return listener.Addr().String()
+}
+
 func dial(t *testing.T, leaderless time.Duration, addresses ...string) leader.Conn {
 	t.Helper()
 	conn, err := leader.Dial(strings.Join(addresses, ","), leaderless, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -99,6 +114,7 @@ func TestCallsFindTheLeader(t *testing.T) {
 		"TheFirstFollows":       func(leading string) []string { return []string{leadertest.NewFollower(t, "").Address, leading} },
 		"TwoAreDead":            func(leading string) []string { return []string{dead(t), dead(t), leading} },
 		"FollowersKnowNoLeader": func(leading string) []string { return []string{follower(t, ""), follower(t, ""), leading} },
+		"TheFirstHangs":         func(leading string) []string { return []string{hung(t), leading} },
 		"OneNamesADeadOne": func(leading string) []string {
 			gone := dead(t)
 			return []string{gone, follower(t, gone), follower(t, gone), leading}

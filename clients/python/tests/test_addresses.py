@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import json
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -100,17 +101,20 @@ def dead() -> str:
     return f"127.0.0.1:{fixed_port()}"
 
 
-@pytest.fixture(params=["dead", "follower", "leaderless", "stale"])
-def several(request: pytest.FixtureRequest, cluster: LocalCluster, follow: Callable[..., Follower]) -> str:
+@pytest.fixture(params=["dead", "hung", "follower", "leaderless", "stale"])
+def several(request: pytest.FixtureRequest, cluster: LocalCluster, follow: Callable[..., Follower]) -> Iterator[str]:
     """Addresses of which the last one is that of the leader."""
     gone = dead()
+    hung = socket.create_server(("127.0.0.1", 0))  # it accepts connections, and answers nothing
     before = {
         "dead": [gone, dead()],
+        "hung": [f"127.0.0.1:{hung.getsockname()[1]}"],
         "follower": [follow(cluster.address).address, dead()],
         "leaderless": [follow().address, follow().address],
         "stale": [gone, follow(gone).address],
     }[request.param]
-    return ",".join([*before, cluster.address])
+    yield ",".join([*before, cluster.address])
+    hung.close()
 
 
 def test_all_calls_find_the_leader(several: str, cluster: LocalCluster) -> None:
