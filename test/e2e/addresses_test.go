@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -103,13 +104,14 @@ func TestCommandsFindTheLeader(t *testing.T) {
 			succeeds(t, env, graphFile, args...)
 		}
 	}
-	if text := succeeds(t, afterFollower, "", "status"); !strings.Contains(text, cluster.HTTP) {
-		t.Errorf("status does not name the HTTP port %s of the leader:\n%s", cluster.HTTP, text)
+	text := succeeds(t, afterFollower, "", "status")
+	if !slices.Contains(strings.Fields(text), cluster.Address) || !slices.Contains(strings.Fields(text), cluster.HTTP) {
+		t.Errorf("status does not name %s and %s:\n%s", cluster.Address, cluster.HTTP, text)
 	}
 
 	list := strings.Join([]string{follower.Address, cluster.Address}, ",")
 	file := filepath.Join(t.TempDir(), "several.json")
-	text := fmt.Sprintf(`{"address": %q, "token": %q}`, list, cluster.Token)
+	text = fmt.Sprintf(`{"address": %q, "token": %q}`, list, cluster.Token)
 	config := filepath.Join(t.TempDir(), "millrace.yaml")
 	if err := errors.Join(os.WriteFile(file, []byte(text), 0o600), os.WriteFile(config, fmt.Appendf(nil, "address: %q\ntoken: %q\n", list, cluster.Token), 0o600)); err != nil {
 		t.Fatal(err)

@@ -41,6 +41,7 @@ func (a *app) status() *cobra.Command {
 				x := out.GetCluster()
 				return a.print(out, func(w io.Writer, _ bool) {
 					row(w, "cluster", x.GetClusterId())
+					row(w, "address", c.Leader())
 					row(w, "version", x.GetVersion())
 					row(w, "up", age(x.GetStartTime()))
 					row(w, "http", reachedAs(x.GetHttpAddress(), c.Leader()))
