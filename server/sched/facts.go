@@ -491,6 +491,8 @@ func (m *Machine) endRows(id ids.TaskID, b *block, t *task, rows []Row) []Row {
 	switch {
 	case state == TaskSucceeded || state == TaskRescuing || t.state.active() && !t.undone() || data && state == TaskWaiting && m.dataLost(id):
 		state = TaskSucceeded
+	case data && state == TaskReleased && t.attempt > 0:
+		state = TaskSucceeded // If it is wanted again, nobody brings its bytes.
 	case state == TaskFailed || state == TaskCancelled:
 	default:
 		return rows

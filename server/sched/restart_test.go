@@ -509,3 +509,42 @@ func TestAGraphThatEndedInTheFutureIsKeptForItsTime(t *testing.T) {
 		t.Error("the graph is kept when its time is over")
 	}
 }
+
+// A snapshot is taken while scattered data is released, because only a task that has ended needs
+// it. That task must run again, and the scheduler is killed: the next one knows that the bytes were
+// there, and does not wait for ever for a client that brings them.
+func TestReleasedDataIsKnownToHaveBeenThere(t *testing.T) {
+	now := time.Now()
+	restart := func(rows []sched.Row) *sched.Machine {
+		m := sched.New(sched.Config{Facts: true})
+		m.SetTime(now)
+		for _, row := range rows {
+			m.Load(row)
+		}
+		m.Step(now, sched.Loaded{Restarts: 1}, nil)
+		return m
+	}
+	client := &sched.ClientOpened{Client: 1, Namespace: "default", TTL: time.Hour}
+	m := restart([]sched.Row{
+		client,
+		&sched.GraphPut{Graph: 1, Client: 1, Namespace: "default", CreatedAt: now},
+		&sched.TasksPut{
+			Graph: 1, Ops: []sched.OpSpec{{Kind: sched.OpData, Name: "data"}, {Kind: sched.OpNative, Name: "op"}},
+			Tasks:  []sched.TaskRow{{Task: 1, Key: "a", Position: 1}, {Task: 2, Key: "b", Op: 1, Inputs: 1, Position: 2}},
+			Inputs: []sched.InputRow{{Task: 1}},
+		},
+		&sched.HoldsPut{Holder: sched.Holder{Kind: sched.HolderClient, Number: 1}, Tasks: []ids.TaskID{2}},
+		&sched.TasksEnded{State: sched.TaskSucceeded, Tasks: []sched.TaskRef{{Task: 1, Attempt: 1}, {Task: 2, Attempt: 1}}},
+	})
+	rows := []sched.Row{client}
+	for cursor, more := uint64(0), true; more; {
+		cursor, more = m.Rows(cursor, func(r sched.Row) { rows = append(rows, r) })
+	}
+	m.Step(now, sched.RestartEnded{}, nil)
+	m = restart(append(rows, m.Facts()...))
+	m.Step(now, sched.RestartEnded{}, nil)
+	m.Step(now.Add(10*time.Minute), sched.TimePassed{}, nil)
+	if u, _ := m.UpdateOf(2); u.State != sched.TaskFailed || u.Err.OriginKey != "a" {
+		t.Errorf("the task that needs the bytes is in state %d: %+v", u.State, u.Err)
+	}
+}
