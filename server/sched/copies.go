@@ -116,12 +116,17 @@ func (m *Machine) dropCopied() {
 		m.dropGraph(g)
 		m.eachTask(g, func(id ids.TaskID, _ *block, t *task) bool {
 			if t.state.active() && t.wanted() {
-				m.endings = append(m.endings, ending{task: id, state: TaskCancelled, err: cancelError("the copy is not wanted any more")})
+				m.endings = append(m.endings, unwantedCopy(id))
 			}
 			return true
 		})
 	}
 	m.copied = m.copied[:0]
+}
+
+// unwantedCopy ends a copy that nobody needs.
+func unwantedCopy(id ids.TaskID) ending {
+	return ending{task: id, state: TaskCancelled, err: cancelError("the copy is not wanted any more")}
 }
 
 // retractAll asks a worker to give back all tasks that it has not begun.

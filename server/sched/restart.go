@@ -156,7 +156,11 @@ func (m *Machine) startLeft(id ids.TaskID, b *block, t *task) {
 		m.unpin(b, t)
 		m.totals.Recomputed++
 	}
-	if t.state == TaskWaiting && m.ops[t.op].spec.Kind != OpData {
+	switch spec := &m.ops[t.op].spec; {
+	case t.state != TaskWaiting || spec.Kind == OpData:
+	case spec.Name == copyOp && isCopyKey(b.keyOf(t)):
+		m.endings = append(m.endings, unwantedCopy(id)) // The order for which it was made is forgotten.
+	default:
 		m.start(id, b, t, retryNone, 0)
 	}
 }

@@ -548,3 +548,34 @@ func TestReleasedDataIsKnownToHaveBeenThere(t *testing.T) {
 		t.Errorf("the task that needs the bytes is in state %d: %+v", u.State, u.Err)
 	}
 }
+
+// A client holds a copy that the machine had made, and its worker is not back: the copy is
+// cancelled, because no other worker may run it.
+func TestAHeldCopyEndsWithItsWorkerInARestart(t *testing.T) {
+	now := time.Now()
+	m := sched.New(sched.Config{Facts: true})
+	m.SetTime(now)
+	for _, row := range []sched.Row{
+		&sched.ClientOpened{Client: 1, Namespace: "default", TTL: time.Hour},
+		&sched.GraphPut{Graph: 1, Namespace: "default", CreatedAt: now, Dropped: true},
+		&sched.TasksPut{
+			Graph: 1, Ops: []sched.OpSpec{{Kind: sched.OpData, Name: "data"}, {Kind: sched.OpNative, Name: "core.replicate"}},
+			Options: []sched.Options{{Workers: []sched.WorkerSelector{{Worker: 7}}}},
+			Tasks:   []sched.TaskRow{{Task: 1, Key: "a", Position: 1}, {Task: 2, Key: "millrace.copy/1", Op: 1, Options: 1, Inputs: 1, Position: 2}},
+			Inputs:  []sched.InputRow{{Task: 1}},
+		},
+		&sched.HoldsPut{Holder: sched.Holder{Kind: sched.HolderClient, Number: 1}, Tasks: []ids.TaskID{1, 2}},
+		&sched.DataPut{Task: 1, Bytes: 1, Inline: []byte("x")},
+		&sched.TasksEnded{State: sched.TaskSucceeded, Tasks: []sched.TaskRef{{Task: 1, Attempt: 1}, {Task: 2, Attempt: 1}}},
+	} {
+		m.Load(row)
+	}
+	m.Step(now, sched.Loaded{Restarts: 1}, nil)
+	m.Step(now, sched.RestartEnded{}, nil)
+	if u, _ := m.UpdateOf(2); u.State != sched.TaskCancelled {
+		t.Errorf("the copy is in state %d", u.State)
+	}
+	if err := m.Check(); err != nil {
+		t.Error(err)
+	}
+}
