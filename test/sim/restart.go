@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
@@ -259,6 +260,9 @@ func (s *server) checkNeeded(task ids.TaskID) {
 		return
 	}
 	delete(s.before, task)
+	if slices.ContainsFunc(s.m.History(task), func(line string) bool { return strings.Contains(line, "SUCCEEDED → ") }) {
+		return // It was back in this step.
+	}
 	spec, p := s.w.oracle.byTask[task], h.process
 	if !p.dead && p.link != nil && p.link.stream != nil && p.link.stream.start == s.starts && s.ids[p.host.name] == h.worker && s.knows(h.worker) && p.has(h.object) && max(spec.retriedAt, spec.cancelledAt) < h.at {
 		s.w.fail([]ids.TaskID{task}, "%s is computed again after a restart, and %s is back and holds %s", task, p.host.name, h.object)
