@@ -29,7 +29,7 @@ var madeOf = []struct{ adapter, of, why string }{
 
 // shared lists adapters that all adapters of the same room may import. Code that adapters of
 // several rooms share lies below internal.
-var shared = []string{"transfer/dataproto", "transfer/objindex", "transfer/ring"}
+var shared = []string{"transfer/dataproto", "transfer/objindex", "transfer/ring", "server/journal"}
 
 // isShared reports whether dir may import the adapter to because to is shared in the room of dir.
 func isShared(dir, to string) bool {
