@@ -1,0 +1,339 @@
+package replica
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/millrace/millrace/server/journal"
+)
+
+const (
+	// entryBytes is the size of collected operations from which they are sent as an entry, without
+	// waiting for a sync: a sync then waits for little, and a heartbeat of Raft, too.
+	entryBytes = 512 << 10
+	// flightBytes bounds the entries that are on their way.
+	flightBytes = 16 << 20
+)
+
+// ErrLost is the error of the files of a scheduler that leads no more.
+var ErrLost = errors.New("replica: this scheduler does not lead any more")
+
+// Term is the time in which a replica leads. Its Files are those of the journal.
+type Term struct {
+	replica *Replica
+	writer  uint64
+	// lost is closed when it is over, and released when its owner answers nobody any more.
+	lost, released chan struct{}
+	over, release  sync.Once
+
+	mu sync.Mutex // guards all below
+	// pending are the operations that no entry has yet. sizes are the lengths of files that are
+	// written.
+	pending []byte
+	sizes   map[string]int64
+	number  uint64 // of the last entry
+	// flight are the entries that are not known to be committed, in order.
+	flight      []*commit
+	flightBytes int
+	err         error
+}
+
+// commit is an entry on its way.
+type commit struct {
+	done  chan struct{}
+	err   error
+	index uint64 // in the log
+	bytes int
+}
+
+// Lost is closed when this replica leads no more.
+func (t *Term) Lost() <-chan struct{} { return t.lost }
+
+// Release says that nobody is answered any more. Until then the files of a lost term make their
+// callers wait: clients should hear of the new leader, and not of an error of the journal.
+func (t *Term) Release() { t.release.Do(func() { close(t.released) }) }
+
+func (t *Term) end() { t.over.Do(func() { close(t.lost) }) }
+
+// send proposes an entry. The caller holds the mutex.
+func (t *Term) send(kind byte, body []byte) *commit {
+	t.number++
+	data := entry{kind: kind, writer: t.writer, number: t.number, body: body}.seal()
+	c := &commit{done: make(chan struct{}), bytes: len(data)}
+	future := t.replica.raft.Apply(data, 0)
+	t.flight = append(t.flight, c)
+	t.flightBytes += c.bytes
+	t.replica.commits.Go(func() {
+		defer close(c.done)
+		if c.err = future.Error(); c.err == nil {
+			c.index = future.Index()
+			c.err, _ = future.Response().(error)
+		}
+	})
+	return c
+}
+
+// begin commits the beginning of the term. All entries of earlier terms are applied then.
+func (t *Term) begin() error {
+	t.mu.Lock()
+	body := appendText(appendText(nil, t.replica.identity.ID), t.replica.config.Advertise)
+	t.number-- // The entry of files that follows is the first one.
+	c := t.send(kindBegin, body)
+	t.mu.Unlock()
+	<-c.done
+	return c.err
+}
+
+// Stop stops the schedulers of all replicas. It waits, for a while, until those that can be reached
+// know of it. Call it when the journal is closed.
+func (t *Term) Stop(ctx context.Context) error {
+	t.mu.Lock()
+	c := t.send(kindStop, binary.AppendUvarint(nil, uint64(time.Now().UnixNano())))
+	t.mu.Unlock()
+	<-c.done
+	if c.err == nil {
+		t.replica.told(ctx, c.index)
+	}
+	return c.err
+}
+
+// add notes an operation, and sends what has collected if that is much.
+func (t *Term) add(o operation) {
+	t.pending = o.append(t.pending)
+	if len(t.pending) >= entryBytes {
+		t.sendPending()
+	}
+}
+
+func (t *Term) sendPending() {
+	if len(t.pending) > 0 {
+		t.send(kindFiles, t.pending)
+		t.pending = nil
+	}
+}
+
+// change calls do, which notes operations, with the mutex held. It waits while too much is on its
+// way.
+func (t *Term) change(do func() error) error {
+	t.mu.Lock()
+	if t.err != nil {
+		defer t.mu.Unlock()
+		return t.err
+	}
+	err := do()
+	var oldest *commit
+	if t.flightBytes > flightBytes {
+		oldest = t.flight[0]
+	}
+	t.mu.Unlock()
+	if err != nil || oldest == nil {
+		return err
+	}
+	return t.wait(oldest)
+}
+
+// sync waits until all operations so far are on most replicas, and in the directory of this one.
+func (t *Term) sync() error {
+	t.mu.Lock()
+	if t.err != nil {
+		defer t.mu.Unlock()
+		return t.err
+	}
+	t.sendPending()
+	var last *commit
+	if n := len(t.flight); n > 0 {
+		last = t.flight[n-1]
+	}
+	t.mu.Unlock()
+	if last == nil {
+		return nil
+	}
+	return t.wait(last)
+}
+
+// wait waits for an entry, and so for all before it: without these it is refused. After an error
+// the files are of no use.
+func (t *Term) wait(c *commit) error {
+	<-c.done
+	if c.err != nil {
+		t.end()
+		<-t.released
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if c.err != nil && t.err == nil {
+		t.err = fmt.Errorf("%w: %w", ErrLost, c.err)
+		if errors.Is(c.err, raft.ErrRaftShutdown) {
+			t.err = ErrLost
+		}
+	}
+	for len(t.flight) > 0 {
+		select {
+		case <-t.flight[0].done:
+			t.flightBytes -= t.flight[0].bytes
+			t.flight = t.flight[1:]
+			continue
+		default:
+		}
+		break
+	}
+	return t.err
+}
+
+// synced returns the directory, with all operations so far in it.
+func (t *Term) synced() (*journal.Directory, error) {
+	if err := t.sync(); err != nil {
+		return nil, err
+	}
+	return t.replica.state.current(), nil
+}
+
+// List is part of journal.Files.
+func (t *Term) List() ([]string, error) {
+	d, err := t.synced()
+	if err != nil {
+		return nil, err
+	}
+	return d.List()
+}
+
+// Read is part of journal.Files.
+func (t *Term) Read(name string) ([]byte, error) {
+	d, err := t.synced()
+	if err != nil {
+		return nil, err
+	}
+	return d.Read(name)
+}
+
+// ReadPart is part of journal.Files.
+func (t *Term) ReadPart(name string, offset, size int64) ([]byte, error) {
+	d, err := t.synced()
+	if err != nil {
+		return nil, err
+	}
+	return d.ReadPart(name, offset, size)
+}
+
+// Size is part of journal.Files.
+func (t *Term) Size(name string) (int64, error) {
+	d, err := t.synced()
+	if err != nil {
+		return 0, err
+	}
+	return d.Size(name)
+}
+
+// Append is part of journal.Files.
+func (t *Term) Append(name string) (journal.File, error) {
+	size, err := t.Size(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		size, err = 0, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	f := &file{term: t, name: name}
+	return f, t.change(func() error {
+		if _, open := t.sizes[name]; !open {
+			t.sizes[name] = size
+			t.add(operation{kind: opMake, name: name})
+		}
+		return nil
+	})
+}
+
+// Rename is part of journal.Files.
+func (t *Term) Rename(from, to string) error {
+	if _, err := t.Size(from); err != nil {
+		return err
+	}
+	return t.change(func() error {
+		delete(t.sizes, from)
+		delete(t.sizes, to)
+		t.add(operation{kind: opRename, name: from, to: to})
+		return nil
+	})
+}
+
+// Remove is part of journal.Files.
+func (t *Term) Remove(name string) error {
+	if _, err := t.Size(name); err != nil {
+		return err
+	}
+	return t.change(func() error {
+		delete(t.sizes, name)
+		t.add(operation{kind: opRemove, name: name})
+		return nil
+	})
+}
+
+// SyncNames is part of journal.Files.
+func (t *Term) SyncNames() error { return t.sync() }
+
+// Path is the directory of the files, for errors.
+func (t *Term) Path() string { return t.replica.state.current().Path() }
+
+// file is one that the journal writes. It is of no use after the file has another name.
+type file struct {
+	term *Term
+	name string
+}
+
+// change calls do with the length of the file, and keeps the length that it returns.
+func (f *file) change(do func(size int64) int64) error {
+	return f.term.change(func() error {
+		size, ok := f.term.sizes[f.name]
+		if !ok {
+			return fmt.Errorf("replica: %s: it was renamed or removed", f.name)
+		}
+		f.term.sizes[f.name] = do(size)
+		return nil
+	})
+}
+
+// Write is part of journal.File.
+func (f *file) Write(data []byte) (int, error) {
+	for written := 0; written < len(data); {
+		part := data[written:min(len(data), written+entryBytes)]
+		if err := f.change(func(size int64) int64 {
+			f.term.add(operation{kind: opAppend, name: f.name, size: size, data: part})
+			return size + int64(len(part))
+		}); err != nil {
+			return written, err
+		}
+		written += len(part)
+	}
+	return len(data), nil
+}
+
+// Sync is part of journal.File.
+func (f *file) Sync() error { return f.term.sync() }
+
+// Truncate is part of journal.File.
+func (f *file) Truncate(to int64) error {
+	longer := false
+	err := f.change(func(size int64) int64 {
+		if longer = to > size || to < 0; longer {
+			return size
+		}
+		if to != size {
+			f.term.add(operation{kind: opTruncate, name: f.name, size: to})
+		}
+		return to
+	})
+	if longer {
+		return fmt.Errorf("replica: %s cannot be cut to %d bytes: it is shorter", f.name, to)
+	}
+	return err
+}
+
+// Close is part of journal.File. Operations that nobody has synced go with the next sync.
+func (f *file) Close() error { return nil }

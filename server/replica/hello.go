@@ -1,0 +1,221 @@
+package replica
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// A connection between replicas begins with a hello, by which each side shows that it knows the
+// secret and has the same list of replicas:
+//
+//	the caller: 8 bytes "MILLREPL", 1 byte kind, 32 random bytes
+//	the other:  32 random bytes, HMAC-SHA-256 of "answer" and all of the bytes before
+//	the caller: HMAC-SHA-256 of "caller" and the same bytes
+//
+// The key is the secret, and the list of replicas is behind the bytes. All that follows has no
+// encryption and no further checks.
+const (
+	helloMagic = magic
+	// helloTime is the time for a hello.
+	helloTime = 5 * time.Second
+	// strangers is the number of connections that may be within their hello.
+	strangers = 64
+
+	// connRaft is a connection of Raft, and connAsk one with a question.
+	connRaft = 'r'
+	connAsk  = 'a'
+)
+
+var errStranger = errors.New("the other side has another token, or another list of replicas")
+
+// layer is the connections of a replica, and raft.StreamLayer.
+type layer struct {
+	net.Listener
+	own  string
+	key  []byte
+	list string
+	log  *slog.Logger
+	ask  func(net.Conn) // answers a question
+	call func(ctx context.Context, address string) (net.Conn, error)
+
+	accepted chan net.Conn
+	closed   chan struct{}
+	once     sync.Once
+	conns    sync.WaitGroup
+}
+
+func newLayer(config Config, ask func(net.Conn)) *layer {
+	l := &layer{Listener: config.Listener, own: config.Own, key: config.Secret, list: List(config.Addresses), log: config.Log, ask: ask, call: config.dial, accepted: make(chan net.Conn), closed: make(chan struct{})}
+	l.conns.Go(l.serve)
+	return l
+}
+
+// serve accepts connections.
+func (l *layer) serve() {
+	places := make(chan struct{}, strangers)
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			select {
+			case <-l.closed:
+				return
+			case <-time.After(retryTime): // There may be too many open files.
+				continue
+			}
+		}
+		select {
+		case places <- struct{}{}:
+		default:
+			_ = conn.Close() // Too many strangers.
+			continue
+		}
+		l.conns.Go(func() {
+			kind, err := l.welcome(conn)
+			<-places
+			switch {
+			case err != nil:
+				l.log.Warn("a connection to the port of the replicas was refused", "from", conn.RemoteAddr(), "error", err)
+				_ = conn.Close()
+			case kind == connAsk:
+				l.ask(conn)
+				_ = conn.Close()
+			default:
+				select {
+				case l.accepted <- conn:
+				case <-l.closed:
+					_ = conn.Close()
+				}
+			}
+		})
+	}
+}
+
+// Accept is part of net.Listener.
+func (l *layer) Accept() (net.Conn, error) {
+	select {
+	case conn := <-l.accepted:
+		return conn, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Addr is part of net.Listener: the address at which the others reach this replica.
+func (l *layer) Addr() net.Addr { return address(l.own) }
+
+type address string
+
+func (address) Network() string  { return "tcp" }
+func (a address) String() string { return string(a) }
+
+// Close is part of net.Listener.
+func (l *layer) Close() error {
+	var err error
+	l.once.Do(func() {
+		close(l.closed)
+		err = l.Listener.Close()
+		l.conns.Wait()
+	})
+	return err
+}
+
+// Dial is part of raft.StreamLayer.
+func (l *layer) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	return l.dial(ctx, string(address), connRaft)
+}
+
+func (l *layer) dial(ctx context.Context, address string, kind byte) (net.Conn, error) {
+	conn, err := l.call(ctx, address)
+	if err != nil {
+		return nil, err
+	}
+	until, ok := ctx.Deadline()
+	if limit := time.Now().Add(helloTime); !ok || until.After(limit) {
+		until = limit
+	}
+	err = conn.SetDeadline(until)
+	if err == nil {
+		err = l.greet(conn, kind)
+	}
+	if err == nil {
+		err = conn.SetDeadline(time.Time{})
+	}
+	if err != nil {
+		_ = conn.Close() // Nothing was said.
+		return nil, fmt.Errorf("replica: hello to %s: %w", address, err)
+	}
+	return conn, nil
+}
+
+// greet is the hello of the caller.
+func (l *layer) greet(conn net.Conn, kind byte) error {
+	said := append([]byte(helloMagic), kind)
+	said = append(said, nonce()...)
+	if _, err := conn.Write(said); err != nil {
+		return err
+	}
+	answer := make([]byte, 2*sha256.Size)
+	if _, err := io.ReadFull(conn, answer); err != nil {
+		return fmt.Errorf("%w: %w", errStranger, err)
+	}
+	said = append(said, answer[:sha256.Size]...)
+	if !hmac.Equal(answer[sha256.Size:], l.sum("answer", said)) {
+		return errStranger
+	}
+	_, err := conn.Write(l.sum("caller", said))
+	return err
+}
+
+// welcome is the hello of the side that is called.
+func (l *layer) welcome(conn net.Conn) (kind byte, err error) {
+	if err := conn.SetDeadline(time.Now().Add(helloTime)); err != nil {
+		return 0, err
+	}
+	said := make([]byte, len(helloMagic)+1+sha256.Size)
+	if _, err := io.ReadFull(conn, said); err != nil {
+		return 0, err
+	}
+	if string(said[:len(helloMagic)]) != helloMagic {
+		return 0, errors.New("it is none of a replica")
+	}
+	kind = said[len(helloMagic)]
+	said = append(said, nonce()...)
+	if _, err := conn.Write(append(said[len(said)-sha256.Size:len(said):len(said)], l.sum("answer", said)...)); err != nil {
+		return 0, err
+	}
+	shown := make([]byte, sha256.Size)
+	if _, err := io.ReadFull(conn, shown); err != nil {
+		return 0, fmt.Errorf("%w: %w", errStranger, err)
+	}
+	if !hmac.Equal(shown, l.sum("caller", said)) {
+		return 0, errStranger
+	}
+	return kind, conn.SetDeadline(time.Time{})
+}
+
+func (l *layer) sum(side string, said []byte) []byte {
+	mac := hmac.New(sha256.New, l.key)
+	for _, part := range [][]byte{[]byte(side), said, []byte(l.list)} {
+		_, _ = mac.Write(part) // It never fails.
+	}
+	return mac.Sum(nil)
+}
+
+func nonce() []byte {
+	data := make([]byte, sha256.Size)
+	_, _ = rand.Read(data) // It never fails.
+	return data
+}

@@ -1,0 +1,412 @@
+// Package replica is an Adapter: it keeps the journal of the scheduler on several machines, by the
+// Raft library of HashiCorp.
+//
+// The operations on the files of the journal are entries of the log of Raft, one for each sync. An
+// entry is committed when most replicas have it on their disks. Then each of them carries it out
+// in a directory of its own. Only the replica that leads runs the scheduler, with a Term as its
+// files. ADR 31 has the reasons.
+package replica
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+	wal "github.com/hashicorp/raft-wal"
+	"github.com/hashicorp/raft-wal/metadb"
+
+	"github.com/millrace/millrace/server/journal"
+)
+
+const (
+	// heartbeat is the silence of the leader after which another replica wants to lead, and lease
+	// the time after which a leader that does not hear from most replicas gives up, which is
+	// before that.
+	heartbeat = 500 * time.Millisecond
+	lease     = 400 * time.Millisecond
+	// messageTime bounds a message between replicas.
+	messageTime = 5 * time.Second
+	// snapshotBytes is the size of the log of Raft from which its snapshot takes its place, if the
+	// files are not larger.
+	snapshotBytes = 64 << 20
+	// trailing is the number of entries that are kept behind a snapshot, so that a replica that was
+	// away for a moment does not need all of the files.
+	trailing = 512
+	// appended is the number of entries that go with one message.
+	appended = 16
+	// retryTime is the time between two attempts at something.
+	retryTime = 100 * time.Millisecond
+
+	// IdentityFile is the file, in the directory of a replica, that says which one it is.
+	IdentityFile = "replica.json"
+	raftName     = "raft"
+)
+
+// Config sets up a replica.
+type Config struct {
+	// Directory has all that the replica keeps.
+	Directory *journal.Directory
+	// Addresses are those of all replicas, at which they reach each other, and Own is that of this
+	// one.
+	Addresses []string
+	Own       string
+	// Listener is where the others reach this one. Open and Close close it.
+	Listener net.Listener
+	// Advertise is the address at which clients reach the scheduler of this replica.
+	Advertise string
+	// Secret is what all replicas know and nobody else.
+	Secret []byte
+	Log    *slog.Logger
+	// Heartbeat is the silence of a leader after which another one is elected. 0: 500 ms.
+	Heartbeat time.Duration
+	// SnapshotBytes is the least size of the log from which a snapshot takes its place. 0: 64 MiB.
+	SnapshotBytes int64
+
+	// dial connects to another replica; nil: by TCP. Tests break connections.
+	dial func(ctx context.Context, address string) (net.Conn, error)
+}
+
+// identity is the content of the identity file.
+type identity struct {
+	// ID is the name of the replica in Raft. A replica that lost its directory comes back with
+	// another one: nobody may count on what the old one had promised.
+	ID string `json:"id"`
+	// Replicas is the sorted list of all addresses, with commas.
+	Replicas string `json:"replicas"`
+}
+
+// Replica is one of the replicas.
+type Replica struct {
+	config    Config
+	log       *slog.Logger
+	identity  identity // set once, before Raft begins
+	state     *state
+	layer     *layer
+	transport *transport
+	store     *wal.WAL
+	meta      metadb.BoltMetaDB // of store, whose Close leaves it open
+	commits   sync.WaitGroup
+	workers   sync.WaitGroup
+	// closing ends with the call of Close.
+	closing context.Context //nolint:containedctx // It is the life of the replica, and Open does not wait for its end.
+	close   context.CancelFunc
+
+	mu    sync.Mutex // guards all below, and identity
+	raft  *raft.Raft // nil: it has not begun
+	phase string
+	// term is the current one; nil: another replica leads. changed is closed when that changes.
+	term    *Term
+	changed chan struct{}
+}
+
+// List returns the addresses of replicas in the form in which they are compared.
+func List(addresses []string) string {
+	sorted := slices.Clone(addresses)
+	slices.Sort(sorted)
+	return strings.Join(sorted, ",")
+}
+
+// Open begins a replica, and waits for no other one. The first start of a cluster needs all
+// replicas: until all have begun, none leads.
+func Open(config Config) (*Replica, error) {
+	if config.Heartbeat == 0 {
+		config.Heartbeat = heartbeat
+	}
+	if config.SnapshotBytes == 0 {
+		config.SnapshotBytes = snapshotBytes
+	}
+	if config.Log == nil {
+		config.Log = slog.New(slog.DiscardHandler)
+	}
+	r := &Replica{config: config, log: config.Log, changed: make(chan struct{}), phase: phaseEmpty}
+	err := r.identify()
+	if err == nil {
+		r.state, err = newState(config.Directory.Path(), config.SnapshotBytes, config.Log)
+	}
+	if err != nil {
+		return nil, errors.Join(err, config.Listener.Close())
+	}
+	r.closing, r.close = context.WithCancel(context.Background())
+	if config.dial == nil {
+		config.dial = func(ctx context.Context, address string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", address)
+		}
+	}
+	r.layer = newLayer(config, r.answer)
+	r.workers.Go(func() {
+		if err := r.begin(r.closing); err != nil && r.closing.Err() == nil {
+			r.state.mu.Lock()
+			defer r.state.mu.Unlock()
+			_ = r.state.fail(err) // The user of the replica hears of it.
+		}
+	})
+	return r, nil
+}
+
+// identify reads which replica the directory is of. The directory of another cluster, or of a
+// scheduler alone, is refused.
+func (r *Replica) identify() error {
+	list, d := List(r.config.Addresses), r.config.Directory
+	text, err := d.Read(IdentityFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		if begun, err := journal.Identify(d); err != nil {
+			return err
+		} else if begun != nil {
+			return fmt.Errorf("replica: %s has the journal of a scheduler alone: choose another directory", d.Path())
+		}
+		return nil
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &r.identity)
+	}
+	if err != nil {
+		return fmt.Errorf("replica: read %s: %w: move the directory away, and start again: the others hand over all", filepath.Join(d.Path(), IdentityFile), err)
+	}
+	if r.identity.Replicas != list {
+		return fmt.Errorf("replica: %s belongs to the replicas %s, and not to %s: choose another directory, or give the same list", d.Path(), r.identity.Replicas, list)
+	}
+	return nil
+}
+
+// keepIdentity writes the identity file.
+func (r *Replica) keepIdentity(id string) error {
+	kept := identity{ID: id, Replicas: List(r.config.Addresses)}
+	text, err := json.Marshal(kept)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	r.identity = kept
+	r.mu.Unlock()
+	return journal.PutFile(r.config.Directory, IdentityFile, append(text, '\n'))
+}
+
+// setPhase says how this replica begins.
+func (r *Replica) setPhase(phase string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.phase = phase
+}
+
+// begin begins Raft.
+func (r *Replica) begin(ctx context.Context) error {
+	path := filepath.Join(r.config.Directory.Path(), raftName)
+	logger := newLogger(r.log)
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return fmt.Errorf("replica: %w", err)
+	}
+	var err error
+	if r.store, err = wal.Open(path, wal.WithLogger(logger), wal.WithMetaStore(&r.meta)); err != nil {
+		return fmt.Errorf("replica: open the log in %s: %w: move the directory away, and start again: the others hand over all", path, err)
+	}
+	snapshots, err := raft.NewFileSnapshotStoreWithLogger(path, 1, logger)
+	if err != nil {
+		return fmt.Errorf("replica: %w", err)
+	}
+	existing, err := raft.HasExistingState(r.store, r.store, snapshots)
+	if err != nil {
+		return fmt.Errorf("replica: read the log in %s: %w", path, err)
+	}
+	found := false
+	if existing {
+		r.setPhase(phaseMember)
+	} else if found, err = r.first(ctx); err != nil {
+		return err
+	} else if found {
+		r.setPhase(phaseFounding)
+	}
+	r.transport = newTransport(raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{Stream: r.layer, MaxPool: 3, Timeout: messageTime, Logger: logger}), r)
+	config := raft.DefaultConfig()
+	config.LocalID = raft.ServerID(r.identity.ID)
+	config.HeartbeatTimeout, config.ElectionTimeout = r.config.Heartbeat, r.config.Heartbeat
+	config.LeaderLeaseTimeout = r.config.Heartbeat * lease / heartbeat
+	config.CommitTimeout = min(config.CommitTimeout, r.config.Heartbeat/10)
+	config.MaxAppendEntries, config.TrailingLogs = appended, trailing
+	config.SnapshotThreshold = math.MaxUint64 // They are taken by size: see snapshots.
+	config.Logger, config.NoLegacyTelemetry = logger, true
+	if found {
+		var all raft.Configuration
+		for _, address := range r.config.Addresses {
+			all.Servers = append(all.Servers, raft.Server{ID: raft.ServerID(address), Address: raft.ServerAddress(address)})
+		}
+		if err := raft.BootstrapCluster(config, r.store, r.store, snapshots, r.transport, all); err != nil {
+			return fmt.Errorf("replica: begin the log in %s: %w", path, err)
+		}
+	}
+	started, err := raft.NewRaft(config, r.state, r.store, r.store, snapshots, r.transport)
+	if err != nil {
+		return fmt.Errorf("replica: begin with the log in %s: %w", path, errors.Join(err, r.state.cause()))
+	}
+	r.mu.Lock()
+	r.raft = started
+	r.mu.Unlock()
+	r.workers.Go(r.watch)
+	r.workers.Go(r.snapshots)
+	return r.join(ctx)
+}
+
+// watch follows whether this replica leads.
+func (r *Replica) watch() {
+	for {
+		select {
+		case leads := <-r.raft.LeaderCh():
+			r.mu.Lock()
+			r.turn(leads)
+			r.mu.Unlock()
+		case <-r.state.failed:
+			// Others must lead, and nobody may count on this one.
+			r.mu.Lock()
+			r.turn(false)
+			r.mu.Unlock()
+			_ = r.raft.Shutdown() // Close waits for it.
+			return
+		case <-r.closing.Done():
+			return
+		}
+	}
+}
+
+// turn ends the current term, and begins one. The caller holds the mutex.
+func (r *Replica) turn(leads bool) {
+	if r.term != nil {
+		r.term.end()
+		r.term = nil
+	}
+	if leads {
+		r.term = &Term{replica: r, writer: rand.Uint64() | 1, lost: make(chan struct{}), released: make(chan struct{}), sizes: map[string]int64{}}
+	}
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// snapshots takes snapshots of Raft when its log is large.
+func (r *Replica) snapshots() {
+	for {
+		select {
+		case <-r.state.due:
+		case <-r.closing.Done():
+			return
+		}
+		if err := r.raft.Snapshot().Error(); err != nil && !errors.Is(err, raft.ErrRaftShutdown) && !errors.Is(err, raft.ErrNothingNewToSnapshot) {
+			r.log.Warn("the log of the replica cannot be shortened: it is tried again later", "error", err)
+		}
+	}
+}
+
+// Lead waits until this replica leads, and all that was committed before is in its directory. It
+// ends with an error if the context ends, or if the replica cannot go on.
+func (r *Replica) Lead(ctx context.Context) (*Term, error) {
+	for {
+		r.mu.Lock()
+		if t := r.term; t != nil && isClosed(t.lost) && r.raft.State() == raft.Leader {
+			r.turn(true) // An entry failed, and yet no other one leads.
+		}
+		term, changed := r.term, r.changed
+		r.mu.Unlock()
+		var again <-chan time.Time
+		if term != nil && !isClosed(term.lost) {
+			err := term.begin()
+			if err == nil {
+				return term, nil
+			}
+			r.log.Info("this replica was elected, and cannot lead", "error", err)
+			term.end()
+			term.Release()
+		}
+		if term != nil {
+			again = time.After(retryTime)
+		}
+		select {
+		case <-changed:
+		case <-again:
+		case <-r.state.failed:
+			return nil, r.state.cause()
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// Stopped is closed when a leader has stopped all schedulers.
+func (r *Replica) Stopped() <-chan struct{} { return r.state.stopped }
+
+// Failed is closed when this replica cannot go on; Cause says why.
+func (r *Replica) Failed() <-chan struct{} { return r.state.failed }
+
+// Cause returns why this replica cannot go on.
+func (r *Replica) Cause() error { return r.state.cause() }
+
+// Leader returns the address at which clients reach the leader; empty: none is known.
+func (r *Replica) Leader() string {
+	started := r.started()
+	if started == nil {
+		return ""
+	}
+	_, id := started.LeaderWithID()
+	if l, ok := r.state.led(); ok && l.id == string(id) {
+		return l.address
+	}
+	return ""
+}
+
+// HandOver has another replica lead, if this one does and another one can.
+func (r *Replica) HandOver() {
+	if started := r.started(); started != nil && started.State() == raft.Leader {
+		_ = started.LeadershipTransfer().Error() // Without it, the others notice the silence.
+	}
+}
+
+// started returns Raft; nil: it has not begun.
+func (r *Replica) started() *raft.Raft {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.raft
+}
+
+// Close ends the replica.
+func (r *Replica) Close() {
+	r.close()
+	r.workers.Wait()
+	r.mu.Lock()
+	started, term := r.raft, r.term
+	r.mu.Unlock()
+	if term != nil {
+		term.end()
+		term.Release()
+	}
+	if started != nil {
+		_ = started.Shutdown().Error() // It never fails.
+	}
+	r.commits.Wait()
+	if r.transport != nil {
+		r.transport.end()
+	}
+	_ = r.layer.Close() // Its listener is closed.
+	if r.store != nil {
+		_ = r.store.Close() // All of it is synced.
+	}
+	_ = r.meta.Close() // Likewise.
+	r.state.close()
+}
