@@ -1,0 +1,500 @@
+package replica
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/millrace/millrace/server/journal"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const patience = 2 * time.Minute
+
+// cluster is three replicas in this process. Their addresses are names: dial knows where they are.
+type cluster struct {
+	t      *testing.T
+	roots  []string
+	config Config
+
+	mu       sync.Mutex
+	replicas []*Replica     // nil: it does not run
+	at       map[string]int // by address
+	ports    []string
+	apart    []bool // it cannot be reached, and reaches nobody
+	conns    map[net.Conn][2]int
+}
+
+var names = []string{"a:1", "b:1", "c:1"}
+
+func newCluster(t *testing.T, config Config) *cluster {
+	t.Helper()
+	c := &cluster{t: t, config: config, at: map[string]int{}, ports: make([]string, 3), apart: make([]bool, 3), replicas: make([]*Replica, 3), conns: map[net.Conn][2]int{}}
+	for i, name := range names {
+		c.at[name] = i
+		c.roots = append(c.roots, filepath.Join(t.TempDir(), "replica"))
+	}
+	t.Cleanup(func() {
+		for i := range c.replicas {
+			c.stop(i)
+		}
+	})
+	for i := range names {
+		c.start(i)
+	}
+	return c
+}
+
+// start starts a replica.
+func (c *cluster) start(i int) {
+	c.t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	directory, err := journal.OpenDirectory(c.roots[i])
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	config := c.config
+	config.Directory, config.Addresses, config.Own, config.Listener = directory, names, names[i], listener
+	config.Advertise, config.Secret = "client-"+names[i], []byte("secret")
+	config.Log = slog.New(slog.NewTextHandler(c.t.Output(), nil)).With("replica", names[i])
+	config.dial = func(ctx context.Context, address string) (net.Conn, error) { return c.dial(ctx, i, address) }
+	c.mu.Lock()
+	c.ports[i] = listener.Addr().String()
+	c.mu.Unlock()
+	r, err := Open(config)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.replicas[i] = r
+}
+
+// stop ends a replica without a word to the others, as a crash does: all that Raft has said is on
+// the disk, and nothing else is used again.
+func (c *cluster) stop(i int) {
+	if r := c.replicas[i]; r != nil {
+		r.Close()
+		_ = r.config.Directory.Close()
+		c.replicas[i] = nil
+	}
+}
+
+func (c *cluster) dial(ctx context.Context, from int, address string) (net.Conn, error) {
+	c.mu.Lock()
+	to := c.at[address]
+	port, apart := c.ports[to], c.apart[from] || c.apart[to]
+	c.mu.Unlock()
+	if apart {
+		return nil, errors.New("the network is cut")
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", port)
+	if err == nil {
+		c.mu.Lock()
+		c.conns[conn] = [2]int{from, to}
+		c.mu.Unlock()
+	}
+	return conn, err
+}
+
+// cut cuts one replica off from the others, or ends that.
+func (c *cluster) cut(i int, apart bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.apart[i] = apart
+	for conn, ends := range c.conns { // order-free: all are closed
+		if apart && (ends[0] == i || ends[1] == i) {
+			_ = conn.Close()
+			delete(c.conns, conn)
+		}
+	}
+}
+
+// lead returns the replica that leads, among those that run and are not cut off, and its term.
+func (c *cluster) lead() (int, *Term) {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+	defer cancel()
+	type led struct {
+		i    int
+		term *Term
+	}
+	found := make(chan led)
+	var waiting sync.WaitGroup
+	for i, r := range c.replicas {
+		if r == nil || c.apart[i] {
+			continue
+		}
+		waiting.Go(func() {
+			if term, err := r.Lead(ctx); err == nil {
+				select {
+				case found <- led{i, term}:
+				case <-ctx.Done():
+					term.Release()
+				}
+			}
+		})
+	}
+	select {
+	case l := <-found:
+		cancel()
+		waiting.Wait()
+		return l.i, l.term
+	case <-ctx.Done():
+		c.t.Fatal("no replica leads")
+		return 0, nil
+	}
+}
+
+// contents returns the files of a Files.
+func contents(files journal.Files) (map[string]string, error) {
+	list, err := files.List()
+	all := map[string]string{}
+	for _, name := range list {
+		data, err := files.Read(name)
+		if err != nil {
+			return nil, err
+		}
+		all[name] = string(data)
+	}
+	return all, err
+}
+
+// until waits until a condition holds.
+func until(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !holds(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("it never happened that " + what)
+		}
+	}
+}
+
+// have waits until all replicas that run have these files.
+func (c *cluster) have(want map[string]string) {
+	c.t.Helper()
+	for i, r := range c.replicas {
+		if r != nil {
+			until(c.t, fmt.Sprintf("replica %d has the files", i), func() bool {
+				got, err := contents(r.state.current())
+				return err == nil && maps.Equal(got, want)
+			})
+		}
+	}
+}
+
+// write appends to a file, and makes that durable.
+func write(files journal.Files, name, text string) error {
+	file, err := files.Append(name)
+	if err == nil {
+		_, err = file.Write([]byte(text))
+	}
+	if err == nil {
+		err = file.Sync()
+	}
+	return err
+}
+
+// TestAcknowledgedSurvivesTheLeader: the next leader has all that the last one has said to be
+// durable, also if replicas are started again one after the other.
+func TestAcknowledgedSurvivesTheLeader(t *testing.T) {
+	c := newCluster(t, Config{})
+	want := map[string]string{}
+	var last uint64
+	for round := range 4 {
+		i, term := c.lead()
+		if term.writer == last {
+			t.Fatal("two terms have one writer")
+		}
+		last = term.writer
+		if got, err := contents(term); err != nil || !maps.Equal(got, want) {
+			t.Fatalf("round %d: %v, %v; want %v", round, got, err, want)
+		}
+		until(t, "all know the leader", func() bool {
+			for _, r := range c.replicas {
+				if r.Leader() != "client-"+names[i] {
+					return false
+				}
+			}
+			return true
+		})
+		name := fmt.Sprint("file", round%2)
+		text := strings.Repeat("x", round*entryBytes) + "end"
+		if err := write(term, name, text); err != nil {
+			t.Fatal(err)
+		}
+		want[name] += text
+		c.stop(i)
+		term.Release()
+		if _, next := c.lead(); next != nil {
+			next.Release()
+		}
+		c.start(i)
+		c.have(want)
+	}
+}
+
+// TestCutOffLeaderAcknowledgesNothing: writes of a leader that cannot reach the others fail, and
+// nobody has them later.
+func TestCutOffLeaderAcknowledgesNothing(t *testing.T) {
+	c := newCluster(t, Config{})
+	i, old := c.lead()
+	if err := write(old, "file", "first"); err != nil {
+		t.Fatal(err)
+	}
+	c.cut(i, true)
+	wrote := make(chan error, 1)
+	go func() { wrote <- write(old, "file", " of the old leader") }()
+	_, next := c.lead()
+	defer next.Release()
+	if err := write(next, "file", " second"); err != nil {
+		t.Fatal(err)
+	}
+	<-old.Lost()
+	select {
+	case err := <-wrote:
+		t.Fatalf("the writer of the old leader was answered while calls were open: %v", err)
+	default:
+	}
+	old.Release()
+	if err := <-wrote; !errors.Is(err, ErrLost) {
+		t.Fatalf("the old leader acknowledged: %v", err)
+	}
+	if _, err := old.List(); !errors.Is(err, ErrLost) {
+		t.Fatalf("the old leader still reads: %v", err)
+	}
+	c.cut(i, false)
+	c.have(map[string]string{"file": "first second"})
+}
+
+// TestLateEntriesAreRefused: an entry of a leader that was replaced meanwhile changes nothing, and
+// neither does one that follows a missing one.
+func TestLateEntriesAreRefused(t *testing.T) {
+	s := newTestState(t, t.TempDir())
+	grow := func(writer, number uint64, size int64) any {
+		body := operation{kind: opAppend, name: "file", size: size, data: []byte("x")}.append(nil)
+		return apply(s, entry{kindFiles, writer, number, body})
+	}
+	begin := func(writer uint64) {
+		if err := apply(s, entry{kindBegin, writer, 0, appendText(appendText(nil, "id"), "address")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begin(7)
+	if err := grow(7, 1, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := grow(7, 3, 1); err != errFenced { //nolint:errorlint // It is the value itself.
+		t.Errorf("an entry that follows a missing one: %v", err)
+	}
+	begin(8)
+	if err := grow(7, 2, 1); err != errFenced { //nolint:errorlint // It is the value itself.
+		t.Errorf("an entry of the leader before: %v", err)
+	}
+	if err := grow(8, 1, 1); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := contents(s.current()); err != nil || got["file"] != "xx" {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
+// TestLostDirectoryIsReplaced: a replica that comes back without its directory gets all from the
+// others, under another id, and then counts as before.
+func TestLostDirectoryIsReplaced(t *testing.T) {
+	c := newCluster(t, Config{})
+	i, term := c.lead()
+	if err := write(term, "file", "first"); err != nil {
+		t.Fatal(err)
+	}
+	lost := (i + 1) % 3
+	c.stop(lost)
+	if err := os.RemoveAll(c.roots[lost]); err != nil {
+		t.Fatal(err)
+	}
+	c.start(lost)
+	want := map[string]string{"file": "first"}
+	c.have(want)
+	until(t, "the replica is a member", c.replicas[lost].votes)
+	if id := c.replicas[lost].identity.ID; !strings.HasPrefix(id, names[lost]+"#") {
+		t.Errorf("its id is %q", id)
+	}
+	c.stop(i)
+	term.Release()
+	_, next := c.lead() // Of two, one of which is the replaced one.
+	defer next.Release()
+	if err := write(next, "file", " second"); err != nil {
+		t.Fatal(err)
+	}
+	c.start(i)
+	c.have(map[string]string{"file": "first second"})
+}
+
+// TestFilesAreAsOnADisk compares random operations with those on a plain directory. Leaders are
+// stopped, and snapshots are taken, in between.
+func TestFilesAreAsOnADisk(t *testing.T) {
+	rounds, steps := 3, 150
+	if testing.Short() {
+		rounds, steps = 2, 80
+	}
+	seed := rand.Uint64()
+	t.Log("seed", seed)
+	random := rand.New(rand.NewPCG(seed, 1))
+	c := newCluster(t, Config{SnapshotBytes: 64 << 10})
+	plain, err := journal.OpenDirectory(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = plain.Close() }()
+	for range rounds {
+		i, term := c.lead()
+		compare(t, plain, term)
+		open := map[string][2]journal.File{}
+		for range steps {
+			step(t, random, plain, term, open)
+		}
+		if err := term.SyncNames(); err != nil {
+			t.Fatal(err)
+		}
+		compare(t, plain, term)
+		c.stop(i)
+		term.Release()
+		_, next := c.lead()
+		next.Release()
+		c.start(i)
+	}
+	want, err := contents(plain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.have(want)
+}
+
+// step does one random thing with both.
+func step(t *testing.T, random *rand.Rand, plain, term journal.Files, open map[string][2]journal.File) {
+	t.Helper()
+	name, other := fmt.Sprint("f", random.IntN(5)), fmt.Sprint("f", random.IntN(5))
+	both := func(what string, do func(journal.Files) error) {
+		t.Helper()
+		want, got := do(plain), do(term)
+		if (want == nil) != (got == nil) || errors.Is(want, fs.ErrNotExist) != errors.Is(got, fs.ErrNotExist) {
+			t.Fatalf("%s: %v; on a disk: %v", what, got, want)
+		}
+	}
+	files, isOpen := open[name]
+	switch choice := random.IntN(20); {
+	case choice < 2 && name != other:
+		both("rename", func(f journal.Files) error { return f.Rename(name, other) })
+		delete(open, name)
+		delete(open, other)
+	case choice < 4:
+		both("remove", func(f journal.Files) error { return f.Remove(name) })
+		delete(open, name)
+	case choice < 5:
+		both("sync names", journal.Files.SyncNames)
+	case choice < 6:
+		compare(t, plain, term)
+	case !isOpen:
+		for i, f := range []journal.Files{plain, term} {
+			file, err := f.Append(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			files[i] = file
+		}
+		open[name] = files
+	case choice < 8:
+		size, err := plain.Size(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		to := random.Int64N(size + 1)
+		for _, file := range files {
+			if err := file.Truncate(to); err != nil {
+				t.Fatal(err)
+			}
+		}
+	case choice < 10:
+		for _, file := range files {
+			if err := errors.Join(file.Sync(), file.Close()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		delete(open, name)
+	default:
+		data := bytes.Repeat([]byte{byte('a' + random.IntN(26))}, 1+random.IntN(8<<10))
+		for _, file := range files {
+			if n, err := file.Write(data); err != nil || n != len(data) {
+				t.Fatal(n, err)
+			}
+		}
+	}
+}
+
+func compare(t *testing.T, plain, term journal.Files) {
+	t.Helper()
+	want, err := contents(plain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := contents(term)
+	if err != nil || !maps.Equal(got, want) {
+		t.Fatalf("%v: the files differ: %d and %d", err, len(got), len(want))
+	}
+	for name, text := range want { // order-free: all are compared
+		if size, err := term.Size(name); err != nil || size != int64(len(text)) {
+			t.Fatalf("%s: %d, %v", name, size, err)
+		}
+		if part, err := term.ReadPart(name, int64(len(text)/2), int64(len(text)-len(text)/2)); err != nil || string(part) != text[len(text)/2:] {
+			t.Fatalf("%s: its end differs: %v", name, err)
+		}
+	}
+}
+
+// TestStopReachesAll: a leader that stops the cluster tells all replicas before it ends. One that
+// starts later does not take it for its own end.
+func TestStopReachesAll(t *testing.T) {
+	c := newCluster(t, Config{})
+	i, term := c.lead()
+	late := (i + 1) % 3
+	c.stop(late)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := term.Stop(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for j, r := range c.replicas {
+		if j != late && !isClosed(r.Stopped()) {
+			t.Errorf("replica %d does not know of it", j)
+		}
+	}
+	term.Release()
+	c.stop(i)
+	c.start(i)
+	c.start(late)
+	_, next := c.lead()
+	defer next.Release()
+	if err := write(next, "file", "after"); err != nil {
+		t.Fatal(err)
+	}
+	c.have(map[string]string{"file": "after"})
+	if isClosed(c.replicas[late].Stopped()) || isClosed(c.replicas[i].Stopped()) {
+		t.Error("one that started later ends")
+	}
+}
