@@ -105,6 +105,11 @@ type Config struct {
 	// Instance and its Log.
 	Traces *otlp.Config
 	Log    *slog.Logger
+
+	// httpListener is used instead of HTTPAddress. leading: this is one of several schedulers, and
+	// leads; nil: it is alone.
+	httpListener net.Listener
+	leading      *leading
 }
 
 // Server is one scheduler process.
@@ -134,7 +139,7 @@ func New(config Config) (*Server, error) {
 	}
 	lines := new(logring.Ring)
 	config.Log = lines.Logger(config.Log)
-	s := &Server{config: config, listener: config.Listener}
+	s := &Server{config: config, listener: config.Listener, web: config.httpListener}
 	if err := s.listen(); err != nil {
 		s.close()
 		return nil, err
@@ -218,7 +223,7 @@ func (s *Server) listen() (err error) {
 	if len(s.config.Tokens) == 0 && !hostport.Loopback(s.listener.Addr()) {
 		return fmt.Errorf("listen on %s: others can reach it, and no token is set: set one, or listen on 127.0.0.1", s.listener.Addr())
 	}
-	if s.config.HTTPAddress != "" {
+	if s.web == nil && s.config.HTTPAddress != "" {
 		s.web, err = net.Listen("tcp", s.config.HTTPAddress)
 		if s.config.HTTPAnyPort && errors.Is(err, syscall.EADDRINUSE) {
 			if host, _, split := net.SplitHostPort(s.config.HTTPAddress); split == nil {
@@ -258,8 +263,10 @@ func (s *Server) HTTPAddress() string {
 func (s *Server) ID() string { return s.loop.Cluster().ID }
 
 // Run serves until ctx ends or a client shuts the cluster down. Then it stops: health reports it
-// first, sessions and watches are ended, and running calls may finish within the stop grace. Call
-// it once. It returns an error if it could not serve.
+// first, sessions and watches are ended, and running calls may finish within the stop grace. If
+// another scheduler may lead after ctx has ended, all calls are cut instead, and workers and
+// clients are told nothing: they go to that one. Call it once. It returns an error if it could not
+// serve.
 func (s *Server) Run(ctx context.Context) error {
 	serving, stopServing := context.WithCancel(ctx)
 	defer stopServing()
@@ -293,6 +300,9 @@ func (s *Server) Run(ctx context.Context) error {
 			}
 			return errors.Join(err, s.loop.CloseJournal())
 		}
+	}
+	if s.config.leading != nil {
+		s.config.leading.restored()
 	}
 	go func() {
 		defer close(looped)
@@ -339,7 +349,24 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 	}
 	s.config.Log.Info("the scheduler stops")
-	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.config.StopGrace)
+	if s.config.leading != nil && ctx.Err() != nil {
+		s.cut()
+	} else {
+		s.stop(context.WithoutCancel(ctx))
+	}
+	if s.config.leading != nil {
+		s.config.leading.release()
+	}
+	stopServing()
+	err := group.Wait()
+	stopLoop()
+	<-looped
+	return errors.Join(unready, err, s.loop.CloseJournal())
+}
+
+// stop ends the service in good order.
+func (s *Server) stop(ctx context.Context) {
+	grace, cancel := context.WithTimeout(ctx, s.config.StopGrace)
 	defer cancel()
 	_ = s.loop.Drain(grace) // It fails only if the loop has stopped, and the loop runs.
 	if s.web != nil {
@@ -349,9 +376,13 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	_ = s.local.Close() // It fails only if it is closed already.
 	s.rpc.Stop(grace)
-	stopServing()
-	err := group.Wait()
-	stopLoop()
-	<-looped
-	return errors.Join(unready, err, s.loop.CloseJournal())
+}
+
+// cut ends the service at once.
+func (s *Server) cut() {
+	if s.web != nil {
+		_ = s.http.Close() // Requests are cut off.
+	}
+	_ = s.local.Close() // It fails only if it is closed already.
+	s.rpc.Cut()
 }

@@ -77,6 +77,8 @@ type Config struct {
 	Traces Traces
 	// Report returns the pages of the dashboard as a file. Nil: there are none.
 	Report func(context.Context, *pb.GetReportRequest) ([]byte, error)
+	// NotReady is the answer to all calls before Ready; nil: SCHEDULER_STARTING.
+	NotReady func() error
 }
 
 // Traces makes traces of graphs.
@@ -106,6 +108,9 @@ type Server struct {
 func New(config Config, scheduler schedapi.Scheduler) (*Server, error) {
 	if config.Log == nil {
 		config.Log = slog.New(slog.DiscardHandler)
+	}
+	if config.NotReady == nil {
+		config.NotReady = errNotReady
 	}
 	config.SubmissionBytes = cmp.Or(config.SubmissionBytes, defaultSubmission)
 	validator, err := protovalidate.New()
@@ -137,7 +142,7 @@ func New(config Config, scheduler schedapi.Scheduler) (*Server, error) {
 	options = append(options, admission.ServerOptions(func(ctx context.Context, method string) (context.Context, bool, error) {
 		handled, open, err := s.gate(ctx, method)
 		if err == nil && !s.ready.Load() && !access.Open(method) {
-			return ctx, open, errNotReady()
+			return ctx, open, config.NotReady()
 		}
 		if err != nil {
 			config.Log.Warn("a call was refused", "method", text.Cut(method, 200), "error", err)
@@ -206,5 +211,12 @@ func (s *Server) Stop(ctx context.Context) {
 		s.grpc.Stop()
 		<-stopped
 	}
+	s.streams.Wait()
+}
+
+// Cut ends the service at once: connections are closed, and callers are told nothing.
+func (s *Server) Cut() {
+	s.health.Shutdown()
+	s.grpc.Stop()
 	s.streams.Wait()
 }

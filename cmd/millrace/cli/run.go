@@ -36,7 +36,6 @@ import (
 	"github.com/millrace/millrace/memory/disk"
 	"github.com/millrace/millrace/memory/host"
 	"github.com/millrace/millrace/server"
-	"github.com/millrace/millrace/server/journal"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/worker"
 	"github.com/millrace/millrace/worker/executor"
@@ -442,9 +441,13 @@ func schedulerFlags(f *pflag.FlagSet) {
 
 // newServer makes the scheduler. The function that it returns gives back what the scheduler used;
 // call it after Run. ready is called once the scheduler answers; nil: nobody is told.
-func (a *app) newServer(ready func() error) (srv *server.Server, token string, end func(), err error) {
+func (a *app) newServer(ready func() error) (srv served, token string, end func(), err error) {
 	end = func() {}
 	s := a.settings
+	several, err := a.replicas()
+	if err != nil {
+		return nil, "", end, err
+	}
 	inline, err := humanize.ParseBytes(s.String("inline-result"))
 	if err != nil || inline > 1<<20 {
 		return nil, "", end, usageError{fmt.Errorf("--inline-result %s: bytes, at most 1MiB", s.String("inline-result"))}
@@ -464,9 +467,7 @@ func (a *app) newServer(ready func() error) (srv *server.Server, token string, e
 	if err != nil {
 		return nil, "", end, err
 	}
-	var kept journal.Files
 	if directory != nil {
-		kept = directory
 		end = func() { _ = directory.Close() } // The lock ends with the process in any case.
 	}
 	if token == "" {
@@ -480,8 +481,8 @@ func (a *app) newServer(ready func() error) (srv *server.Server, token string, e
 			}
 		}
 	}
-	srv, err = server.New(server.Config{
-		Journal: kept, Traces: traces,
+	config := server.Config{
+		Traces:  traces,
 		Address: s.String("listen"), HTTPAddress: s.String("http"), HTTPAnyPort: s.Bool("http-any-port"), Profiles: s.Bool("pprof"),
 		Tokens: map[string]server.Role{
 			token: server.RoleOperator, roletoken.Worker(token): server.RoleWorker, roletoken.Task(token): server.RoleTask,
@@ -490,8 +491,28 @@ func (a *app) newServer(ready func() error) (srv *server.Server, token string, e
 		WorkerLease: s.Duration("worker-lease"), ReconnectGrace: s.Duration("reconnect-grace"), RestartGrace: s.Duration("restart-grace"), Ready: ready,
 		Machine:           sched.Config{MemoryBytes: budget},
 		InlineResultBytes: uint32(inline), NativeOps: ops.NewRegistry().Names(), Log: slog.Default(),
-	})
-	return srv, token, end, err
+	}
+	if len(several) == 0 {
+		if directory != nil {
+			config.Journal = directory
+			if err := demandAlone(directory); err != nil {
+				return nil, "", end, err
+			}
+		}
+		srv, err = server.New(config)
+		return srv, token, end, err
+	}
+	srv, leave, err := a.newReplicated(config, directory, token)
+	closed := end
+	return srv, token, func() { leave(); closed() }, err
+}
+
+// served is a scheduler, alone or one of several.
+type served interface {
+	ID() string
+	Address() string
+	HTTPAddress() string
+	Run(ctx context.Context) error
 }
 
 func (a *app) scheduler() *cobra.Command {
@@ -505,7 +526,7 @@ worker --address ADDRESS" and the token in MILLRACE_TOKEN.`,
 			if err != nil {
 				return err
 			}
-			var srv *server.Server
+			var srv served
 			var token string
 			var file *heldFile
 			defer func() { file.remove() }()
@@ -524,6 +545,7 @@ worker --address ADDRESS" and the token in MILLRACE_TOKEN.`,
 		},
 	}
 	schedulerFlags(cmd.Flags())
+	replicaFlags(cmd.Flags())
 	return cmd
 }
 

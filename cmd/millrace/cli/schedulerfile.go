@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	millrace "github.com/millrace/millrace/clients/go"
-	"github.com/millrace/millrace/server"
 )
 
 // A scheduler holds a lock (flock) on its file as long as it runs. The kernel releases the lock
@@ -87,7 +86,7 @@ func staleFile(name string) (*os.File, error) {
 
 // writeSchedulerFile writes the file that clients read, atomically and readable by this user only.
 // The name must come from schedulerFile.
-func writeSchedulerFile(name string, srv *server.Server, token string) (*heldFile, error) {
+func writeSchedulerFile(name string, srv served, token string) (*heldFile, error) {
 	if name == "" {
 		return nil, nil
 	}

@@ -14,7 +14,6 @@ import (
 
 	millrace "github.com/millrace/millrace/clients/go"
 	"github.com/millrace/millrace/internal/version"
-	"github.com/millrace/millrace/server"
 	"github.com/millrace/millrace/transfer/ucx"
 	"github.com/millrace/millrace/worker/supervisor"
 )
@@ -206,7 +205,7 @@ func (a *app) carriers() string {
 	return fmt.Sprintf("in place on this host; between hosts by UCX where there is RDMA, else by TCP streams (%s)", path)
 }
 
-func (a *app) greet(srv *server.Server, token string, workers, slots int, memory, device, warning string) {
+func (a *app) greet(srv served, token string, workers, slots int, memory, device, warning string) {
 	w := func(format string, args ...any) { _, _ = fmt.Fprintf(a.out, format+"\n", args...) }
 	w("Millrace %s: %s with %s and %s each", version.String(), several(workers, "worker"), several(slots, "slot"), memory)
 	w("  address  %s", pastable(srv.Address()))
