@@ -5,13 +5,16 @@ from __future__ import annotations
 import grpc
 
 # Messages have at most 64 MiB. If a call is open and nothing arrives for 20 s, the client sends a
-# ping, and gives up the connection if no answer comes within 10 s; 0 allows any number of pings
-# without data. Each channel has a connection of its own, also if another one has the same address.
+# ping, and gives up the connection if no answer comes within 10 s. An answer to a ping that gRPC
+# sends to measure the bandwidth has the same time, instead of a minute: no other ping is sent
+# meanwhile. 0 allows any number of pings without data. Each channel has a connection of its own,
+# also if another one has the same address.
 _OPTIONS = (
     ("grpc.max_send_message_length", 64 << 20),
     ("grpc.max_receive_message_length", 64 << 20),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.use_local_subchannel_pool", 1),
     # How soon a broken connection is tried again, at which intervals at most, and how long one

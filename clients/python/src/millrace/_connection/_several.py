@@ -23,6 +23,7 @@ _OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 2_000),
     ("grpc.keepalive_time_ms", 12_000),
     ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", 5_000),
 )
 
 
