@@ -11,30 +11,35 @@ import (
 	"testing"
 )
 
-// shellBlock returns the block of shell commands below a heading of README.md.
-func shellBlock(t *testing.T, heading string) string {
+// shellBlocks returns the blocks of shell commands below a heading of README.md.
+func shellBlocks(t *testing.T, heading string) (blocks []string) {
 	t.Helper()
 	page, err := os.ReadFile("../../README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, found := strings.Cut(string(page), "\n## "+heading+"\n")
+	_, section, _ := strings.Cut(string(page), "\n## "+heading+"\n")
 	section, _, _ = strings.Cut(section, "\n## ")
-	_, block, ok := strings.Cut(section, "```sh\n")
-	block, _, closed := strings.Cut(block, "```")
-	if !found || !ok || !closed {
+	for _, found := range shellBlock.FindAllStringSubmatch(section, -1) {
+		blocks = append(blocks, found[1])
+	}
+	if len(blocks) == 0 {
 		t.Fatalf("README.md has no shell commands below %q", heading)
 	}
-	return block
+	return blocks
 }
 
-// loopbackPort matches the addresses of a block.
-var loopbackPort = regexp.MustCompile(`127\.0\.0\.1:[0-9]+`)
+// shellBlock matches a block of shell commands, and loopbackPort the addresses in it.
+var (
+	shellBlock   = regexp.MustCompile("(?s)\n```sh\n(.*?)```\n")
+	loopbackPort = regexp.MustCompile(`127\.0\.0\.1:[0-9]+`)
+)
 
-// runBlock runs a block of README.md as it stands there, at other addresses, and returns its
+// runBlocks runs blocks of README.md as they stand there, at other addresses, and returns their
 // output.
-func runBlock(t *testing.T, block string) string {
+func runBlocks(t *testing.T, blocks ...string) string {
 	t.Helper()
+	block := strings.Join(blocks, "")
 	dir := t.TempDir()
 	bin := filepath.Join(dir, "bin")
 	if err := os.Mkdir(bin, 0o700); err != nil {
@@ -76,7 +81,15 @@ func runBlock(t *testing.T, block string) string {
 
 func TestAJobGoesOnWhenItsSchedulerIsKilled(t *testing.T) {
 	t.Parallel()
-	if out := runBlock(t, shellBlock(t, "A scheduler that is killed")); !strings.Contains(out, "2646700\n") {
+	if out := runBlocks(t, shellBlocks(t, "A scheduler that is killed")...); !strings.Contains(out, "2646700\n") {
+		t.Errorf("the job has printed\n%s", out)
+	}
+}
+
+func TestAJobGoesOnWhenTheLeaderIsKilled(t *testing.T) {
+	t.Parallel()
+	job := shellBlocks(t, "A scheduler that is killed")[0]
+	if out := runBlocks(t, append([]string{job}, shellBlocks(t, "Three schedulers, of which one may fail")...)...); !strings.Contains(out, "2646700\n") {
 		t.Errorf("the job has printed\n%s", out)
 	}
 }

@@ -1,4 +1,4 @@
-"""A scheduler that tests stop and start again."""
+"""Schedulers that tests stop and start again."""
 
 from __future__ import annotations
 
@@ -25,26 +25,21 @@ def fixed_port() -> int:
             return port
 
 
-class Restartable:
-    """A scheduler and a worker as processes of their own.
+class _Processes:
+    """Schedulers and a worker as processes of their own.
 
     Args:
         directory: for their logs and files.
-        options: of the scheduler.
-        before: addresses of other schedulers, for workers and clients.
+        addresses: those of the schedulers.
     """
 
     token = "for-the-test"
 
-    def __init__(self, directory: Path, *options: str, before: Sequence[str] = ()) -> None:
-        #: The address of the scheduler.
-        self.address = f"127.0.0.1:{fixed_port()}"
+    def __init__(self, directory: Path, addresses: Sequence[str]) -> None:
         #: The addresses for workers and clients.
-        self.addresses = ",".join([*before, self.address])
+        self.addresses = ",".join(addresses)
         self._environment = {**os.environ, "MILLRACE_TOKEN": self.token, "PYTHONPATH": python_path()}
         self._directory = directory
-        self._options = options
-        self.start(self.address)
         self.worker = self._run(
             "worker", "--address", self.addresses, "--workers", "1", "--memory-limit", "128MiB", "--device", "host",
             "--local-directory", str(directory), "--stop-grace", "1s", "--python", sys.executable,
@@ -57,6 +52,33 @@ class Restartable:
                 [find_binary(), *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment
             )
 
+    def _end(self, *schedulers: subprocess.Popen[bytes]) -> None:
+        """Ends the worker and the schedulers."""
+        for process in (self.worker, *schedulers):
+            process.terminate()
+        for process in (self.worker, *schedulers):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(20)
+            process.kill()
+            process.wait()
+
+
+class Restartable(_Processes):
+    """A scheduler and a worker.
+
+    Args:
+        directory: for their logs and files.
+        options: of the scheduler.
+        before: addresses of other schedulers, for workers and clients.
+    """
+
+    def __init__(self, directory: Path, *options: str, before: Sequence[str] = ()) -> None:
+        #: The address of the scheduler.
+        self.address = f"127.0.0.1:{fixed_port()}"
+        self._options = options
+        super().__init__(directory, [*before, self.address])
+        self.start()
+
     def stop(self) -> None:
         self.scheduler.kill()
         self.scheduler.wait()
@@ -67,10 +89,32 @@ class Restartable:
         self.scheduler = self._run("scheduler", "--listen", self.address, "--http", "", *self._options)
 
     def close(self) -> None:
-        for process in (self.worker, self.scheduler):
-            process.terminate()
-        for process in (self.worker, self.scheduler):
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(20)
-            process.kill()
-            process.wait()
+        self._end(self.scheduler)
+
+
+class Replicas(_Processes):
+    """Three schedulers, of which one leads, and a worker.
+
+    Args:
+        directory: for their logs and files.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        schedulers = [f"127.0.0.1:{fixed_port()}" for _ in range(3)]
+        replicas = [f"127.0.0.1:{fixed_port()}" for _ in schedulers]
+        super().__init__(directory, schedulers)
+        #: The processes of the schedulers, by address.
+        self.schedulers = {
+            address: self._run(
+                "scheduler", "--listen", address, "--http", "", "--journal", str(directory / f"journal-{own[-5:]}"),
+                "--replicas", ",".join(replicas), "--replica", own,
+            )
+            for address, own in zip(schedulers, replicas, strict=True)
+        }  # fmt: skip
+
+    def kill(self, address: str) -> None:
+        self.schedulers[address].kill()
+        self.schedulers[address].wait()
+
+    def close(self) -> None:
+        self._end(*self.schedulers.values())

@@ -17,7 +17,7 @@ from conftest import PATIENCE, Gate
 from millrace import AsyncClient, Client, LocalCluster, Lock, errors, get_client
 from millrace._connection import _address, _several
 from proxy import with_reason
-from restartable import Restartable, fixed_port
+from restartable import Replicas, Restartable, fixed_port
 
 #: The tests of Go have the same tables.
 _TABLES = Path(__file__).parents[3] / "internal"
@@ -164,36 +164,73 @@ def pass_through(gate: Gate) -> str:
     return "through"
 
 
+def goes_on(client: Client, gate: Gate, change: Callable[[], Callable[[], object]]) -> None:
+    """Has the leader changed in the middle of a graph, and checks all that must survive.
+
+    Args:
+        change: ends the leader, and returns a function that lets the next one lead.
+    """
+    client.wait_for_workers(1, timeout=PATIENCE)
+    scattered = client.scatter(np.ones(100_000))
+    ended = client.submit(np.arange, 100_000)
+    assert ended.exception(PATIENCE) is None
+    running = client.submit(pass_through, gate, pure=False)
+    waiting = client.submit(str.upper, running)
+    total = client.submit(np.dot, scattered, ended)
+    inner = client.submit(deeper, -5)
+    lock = Lock("held", client=client)
+    assert lock.acquire(timeout=PATIENCE)
+    gate.wait()
+    life = client.session.life
+    lead = change()
+    during = client.map(abs, range(-5, 0))
+    lead()
+    gate.open()
+    assert running.result(PATIENCE) == "through"
+    assert waiting.result(PATIENCE) == "THROUGH"
+    assert client.gather(during, timeout=PATIENCE) == [5, 4, 3, 2, 1]
+    assert total.result(PATIENCE) == np.arange(100_000).sum()
+    assert inner.result(PATIENCE) == 5
+    lock.release()
+    assert client.session.life == life and client.session.renewals == 0
+
+
 def test_a_graph_goes_on_at_another_address(tmp_path: Path, gate: Gate, follow: Callable[..., Follower]) -> None:
     """A scheduler is killed, and the next one goes on with its journal elsewhere in the list, as
     another leader does. A follower still names the one that is gone."""
     follower, third = follow(), dead()
     moving = Restartable(tmp_path, "--journal", str(tmp_path / "journal"), before=[follower.address, third])
     follower.leader = moving.address
+
+    def change() -> Callable[[], object]:
+        moving.stop()
+        return lambda: moving.start(third)
+
     try:
         with Client(moving.addresses, token=moving.token, timeout=60) as client:
-            client.wait_for_workers(1, timeout=PATIENCE)
-            scattered = client.scatter(np.ones(100_000))
-            ended = client.submit(np.arange, 100_000)
-            assert ended.exception(PATIENCE) is None
-            running = client.submit(pass_through, gate, pure=False)
-            waiting = client.submit(str.upper, running)
-            total = client.submit(np.dot, scattered, ended)
-            inner = client.submit(deeper, -5)
-            lock = Lock("held", client=client)
-            assert lock.acquire(timeout=PATIENCE)
-            gate.wait()
-            life = client.session.life
-            moving.stop()
-            during = client.map(abs, range(-5, 0))
-            moving.start(third)
-            gate.open()
-            assert running.result(PATIENCE) == "through"
-            assert waiting.result(PATIENCE) == "THROUGH"
-            assert client.gather(during, timeout=PATIENCE) == [5, 4, 3, 2, 1]
-            assert total.result(PATIENCE) == np.arange(100_000).sum()
-            assert inner.result(PATIENCE) == 5
-            lock.release()
-            assert client.session.life == life and client.session.renewals == 0
+            goes_on(client, gate, change)
     finally:
         moving.close()
+
+
+def test_a_graph_outlives_the_leader(tmp_path: Path, gate: Gate) -> None:
+    """The leader of three schedulers is killed in the middle of a graph."""
+    three = Replicas(tmp_path)
+    try:
+        with Client(three.addresses, token=three.token, timeout=60) as client:
+
+            def leader() -> str:
+                client.scheduler_info()  # any call goes to the leader
+                return three.addresses.split(",")[client.session.connection._channel._turns.at]
+
+            led: list[str] = []
+
+            def change() -> Callable[[], object]:
+                led.append(leader())
+                three.kill(led[0])
+                return lambda: None
+
+            goes_on(client, gate, change)
+            assert leader() != led[0]
+    finally:
+        three.close()
