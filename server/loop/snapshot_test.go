@@ -2,6 +2,7 @@ package loop_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -171,5 +172,39 @@ func TestSnapshotsAreTakenUnderLoad(t *testing.T) {
 		if kept != submitted {
 			t.Fatalf("round %d: %d tasks are kept of %d", round, kept, submitted)
 		}
+	}
+}
+
+// A journal keeps the arguments and the functions of tasks only as long as a task has them.
+func TestTheJournalForgetsWhatNobodyHolds(t *testing.T) {
+	const size = 300_000
+	d := newDirectory(t)
+	d.snapshotBytes = 1
+	s := begin(t, d, loop.Config{})
+	random := rand.NewChaCha8([32]byte{1})
+	noise := func() []byte {
+		b := make([]byte, size)
+		_, _ = random.Read(b) // It never fails.
+		return b
+	}
+	function := functions.Function{Hash: ids.FunctionHash{7}, Payload: noise(), Language: "python"}
+	client := s.open("a")
+	_, err := s.Submit(t.Context(), schedapi.Submission{
+		Graph: sched.GraphSubmitted{
+			Namespace: "n", Client: client, Ops: []sched.OpSpec{{Kind: sched.OpPythonPickle, Name: "f", Function: function.Hash}},
+			Tasks: []sched.TaskSpec{{Key: "p", Hold: true, Arguments: noise()}},
+		},
+		Functions: []functions.Function{function}, Needed: []ids.FunctionHash{function.Hash},
+	})
+	s.must(err)
+	s.snapshots()
+	if kept := s.Journal().Bytes; kept < 2*size {
+		t.Errorf("%d bytes are kept, and the task is held", kept)
+	}
+	s = s.stop() // It begins another file of values. The present one stays, whatever is in it.
+	s.must(s.CloseClient(t.Context(), client))
+	s.snapshots()
+	if kept := s.Journal().Bytes; kept >= size {
+		t.Errorf("%d bytes are kept, and nobody holds the task", kept)
 	}
 }

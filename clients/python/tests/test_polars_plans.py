@@ -144,6 +144,8 @@ OF_GROUPS = [
     c("x").max().pct_change(), c("x").max().rle_id(), c("x").max().is_first_distinct(), c("id").max().unique(),
     c("id").max().drop_nulls(), c("id").max().gather_every(2), c("x").sum().mode(), c("x").sum().arg_sort(),
     c("x").first().shift().over("s"), c("x").max() - c("x").min().shift(fill_value=1), pl.lit(1), c("x").sum().round(1),
+    c("x").sum().peak_max(), c("x").max().ewm_mean(alpha=0.5), c("x").sum().entropy(), c("id").max().search_sorted(3),
+    pl.struct(c("x").max().alias("z"), c("id").sum()).over("k"),
 ]  # fmt: skip
 FIELDS = [
     pl.struct(c("x").max(), c("id").sum()), pl.struct(a=c("x").max(), b=c("id").sum() + 1), pl.struct(pl.len(), c("x").first()),
@@ -191,10 +193,10 @@ def test_plans_may_be_deep() -> None:
     """Polars runs them, too."""
     limit = sys.getrecursionlimit()
     alternatives, stack, value, union = c("id") == 0, ROWS.lazy(), pl.lit(0), ROWS.lazy()
-    for i in range(1, 100):
+    for i in range(1, 200):
         alternatives |= c("id") == 7 * i
         value = pl.when(c("id") == i).then(i * i).otherwise(value)
-    for i in range(100):
+    for i in range(200):
         stack = stack.with_columns(k=c("k") + i)
     for i in range(30):
         union = pl.concat([union, ROWS.lazy().filter(c("id") == i)])
