@@ -249,6 +249,10 @@ ONE_TASK: dict[str, tuple[Make, str]] = {
     "filter": (lambda t: t.sort("s").filter(c("id").shift() > 2), r"Filter cannot be divided, .*: .*col\(\"id\"\).shift"),
     "select": (lambda t: t.group_by("id").agg(c("x").sum()).select(c("x").median()), r"Select cannot .*col\(\"x\"\).median"),
     "join": (lambda t: t.join(t.select(z="id"), how="cross").select(pl.len()), "Join .Cross. cannot .*unless one of its sides"),
+    "beside rows": (lambda t: t.filter(c("x") > c("x").median()), r"Filter cannot .*col\(\"x\"\).median"),
+    "exploded window": (lambda t: t.select(c("x").sort().over("k", mapping_strategy="explode")), r"Select cannot .*over"),
+    "python": (lambda t: t.map_batches(lambda frame: frame), "MapFunction .OpaquePython. cannot be divided"),
+    "validate": (lambda t: t.join(t.select("id"), on="id", validate="1:1"), "Join .Inner. cannot be divided, .*: it has validate"),
     "function": (lambda t: t.sort("s").with_row_index(), "MapFunction .RowIndex. cannot be divided"),
 }  # fmt: skip
 
@@ -272,6 +276,23 @@ def test_joins_of_sides_that_turn_out_large_are_told_once_their_size_is_known() 
         NotImplementedError, match=r"Join .* at most broadcast_limit bytes; this depends on results of tasks"
     ):
         collect(left.join_where(left.select(z="id", y="t"), c("id") > c("z")), options)
+
+
+@pytest.mark.parametrize(
+    "key", [c("x") * -1, pl.struct("k", "id"), c("fields")], ids=["expression", "struct", "column"]
+)
+def test_many_rows_whose_first_key_has_no_ranges_are_told(key: pl.Expr) -> None:
+    """Whether they are many is known once the sort gets them."""
+    lf = ROWS.lazy().with_columns(fields=pl.struct("k", "id")).sort(key, "id")
+    raises = dataclasses.replace(FAR, fallback_mode="raise")
+    with pytest.raises(
+        NotImplementedError, match=r"Sort cannot be divided, .*first key is an expression.* depends on results of tasks"
+    ):
+        collect(lf, raises)
+    same(lf, FAR)
+    same(lf, dataclasses.replace(raises, gather_limit=1 << 20))
+    text = Query(InProcess(), 2, FAR, Stages).explained(_plan.read(lf))
+    assert "  Sort: in one task, if its rows have more than gather_limit bytes" in text.splitlines(), text
 
 
 def test_the_stages_of_a_query_are_explained() -> None:

@@ -433,12 +433,10 @@ class Query:
             return self._each(node, inner)
         key, options = _names(node["by_column"][:1]), node["sort_options"]
         found = self._input(parts, inner.schema)
-        if (
-            not key
-            or not _has_ranges(inner.schema[key[0]])
-            or node["slice"] is not None
-            or self._bytes(found) <= self.options.gather_limit
-        ):
+        if node["slice"] is not None or self._bytes(found) <= self.options.gather_limit:
+            return [node.changed(input=found)]
+        if not key or not _has_ranges(inner.schema[key[0]]):
+            self._unranged(node)
             return [node.changed(input=found)]
         n = self._meeting(parts)
         edges = self._ranges(found, key[0], n)
@@ -447,6 +445,10 @@ class Query:
         pieces = [self._task("by_range", f, key[0], edges, descending, last) for f in found.source]
         inputs = [Node.input([Item(f, i, ranges) for f in pieces], inner.schema) for i in range(ranges)]
         return [node.changed(input=i) for i in inputs]
+
+    def _unranged(self, node: Node) -> None:
+        """Tells the user that many rows are sorted in one task."""
+        self._notice(node, "its first key is an expression, or of a nested type")
 
     def _ranges(self, found: Node, key: str, n: int) -> pl.Series:
         """Returns up to `n` - 1 values of a column between which there are about as many rows."""
@@ -461,7 +463,7 @@ class Query:
         if all(len(p) == 1 for p in sides):
             return [node.changed(input_left=sides[0][0], input_right=sides[1][0])]
         if not self._may_divide(node):
-            return self._whole(node)
+            return self._whole(node, "" if arguments["validation"] == "ManyToMany" else "it has validate")
         if _asof.is_as_of(node):
             return self._as_of(node, sides)
         small = [

@@ -145,6 +145,9 @@ class Stages(Query):
             self._single.update(parts)
         return parts
 
+    def _unranged(self, node: Node) -> None:
+        self._note(f"{node.kind}: in one task, if its rows have more than gather_limit bytes")
+
     def _as_of(self, node: Node, sides: list[list[Node]]) -> list[Node]:
         whole, right = self._small(sides[1])
         if whole is None and _asof.has_groups(node):
