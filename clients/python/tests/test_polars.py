@@ -250,7 +250,7 @@ ORDERED = frozenset({
     "window by an expression", "filter by a window", "window in a sum", "window of a function", "rest", "rest of sorted", "sort nested", "sort enum", "sort lists", "stable sort", "sort nulls first", "sort nulls last", "unique in order", "unique last", "rename", "chain",
 })  # fmt: skip
 #: Queries of which a part runs in one task.
-UNDIVIDED = frozenset({"cross", "where"})
+UNDIVIDED = frozenset({"cross", "where", "sort nested", "sort lists"})
 
 
 def other(t: pl.LazyFrame) -> pl.LazyFrame:
