@@ -164,7 +164,7 @@ func (s *Replicated) lead(ctx context.Context, term *replica.Term) (again bool, 
 	case <-s.replica.Stopped():
 		return false, nil // The leader before has stopped all.
 	case <-term.Lost():
-		s.config.Log.Warn("this scheduler leads no more", "error", err)
+		s.config.Log.Warn("this scheduler leads no more")
 		return ctx.Err() == nil, nil
 	default:
 	}

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -439,4 +440,58 @@ func TestAFullDiskDoesNotStopAStart(t *testing.T) {
 			t.Errorf("%d records, %v", len(had), err)
 		}
 	})
+}
+
+// taken is a Files that another scheduler takes over when over is set.
+type taken struct {
+	*disk
+	over *atomic.Bool
+}
+
+func (f taken) Append(name string) (File, error) {
+	file, err := f.disk.Append(name)
+	return takenFile{file, f.over}, err
+}
+
+type takenFile struct {
+	File
+	over *atomic.Bool
+}
+
+func (f takenFile) Sync() error {
+	if f.over.Load() {
+		return fmt.Errorf("%w: it was elected", ErrTaken)
+	}
+	return f.File.Sync()
+}
+
+// TestJournalOfAnotherSchedulerIsNoFault: the log does not send people to a disk, and nothing is
+// tried again.
+func TestJournalOfAnotherSchedulerIsNoFault(t *testing.T) {
+	for _, early := range []bool{true, false} {
+		files := taken{newDisk(), new(atomic.Bool)}
+		var lines bytes.Buffer
+		j, err := Open(Config{Files: files, Log: slog.New(slog.NewTextHandler(&lines, nil))}, func(time.Time, Record) error { return nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !early { // else the first segment cannot be begun
+			if err := j.Wait(t.Context(), j.Append(time.Now(), &Begun{Starts: 1})); err != nil {
+				t.Fatal(err)
+			}
+		}
+		files.over.Store(true)
+		if err := j.Wait(t.Context(), j.Append(time.Now(), &Begun{Starts: 2})); !errors.Is(err, ErrTaken) {
+			t.Errorf("the record ends with %v", err)
+		}
+		if !j.Stats().Lost {
+			t.Error("the journal is not given up")
+		}
+		if err := j.Close(); !errors.Is(err, ErrTaken) {
+			t.Errorf("it is closed with %v", err)
+		}
+		if text := lines.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "another scheduler has the journal now") || strings.Contains(text, "disk") {
+			t.Errorf("the log: %s", text)
+		}
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -46,6 +47,10 @@ const (
 
 	segmentSuffix = ".log"
 )
+
+// ErrTaken is the error of Files that another scheduler has taken over. It is no fault of a disk,
+// and this scheduler writes nothing any more.
+var ErrTaken = errors.New("another scheduler has the journal now")
 
 // Config sets up a journal.
 type Config struct {
@@ -380,7 +385,11 @@ func (j *Journal) giveUp(cause error) {
 		return
 	}
 	j.lost, j.trouble = true, cause
-	j.log.Error("the journal is given up: nothing is accepted any more; start the scheduler again when the disk works", "error", cause)
+	if errors.Is(cause, ErrTaken) {
+		j.log.Info("another scheduler has the journal now: this one writes nothing more")
+	} else {
+		j.log.Error("the journal is given up: nothing is accepted any more; start the scheduler again when the disk works", "error", cause)
+	}
 	for _, b := range j.batches() {
 		b.end(cause)
 	}
@@ -546,12 +555,13 @@ func (j *Journal) flush(ended bool) (more bool) {
 			j.mu.Unlock()
 			return more
 		}
-		if j.trouble == nil {
+		taken := errors.Is(err, ErrTaken)
+		if j.trouble == nil && !taken {
 			j.log.Error("the journal cannot be written: nothing is accepted until it can", "error", err)
 		}
 		j.trouble = err
 		j.checkDue()
-		if ended || j.abandoned {
+		if ended || j.abandoned || taken {
 			j.giveUp(err)
 			j.mu.Unlock()
 			return false

@@ -197,7 +197,7 @@ func (s *Snapshot) run(ctx context.Context) {
 	j.snapshot = nil
 	if s.err != nil {
 		j.snapshotAfter = time.Now().Add(snapshotRetry)
-		if ctx.Err() == nil {
+		if ctx.Err() == nil && !errors.Is(s.err, ErrTaken) {
 			j.log.Error("a snapshot of the journal failed: the journal grows on, and another one is tried later", "error", s.err, "after", snapshotRetry)
 		}
 	}

@@ -9,8 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hashicorp/raft"
-
 	"github.com/millrace/millrace/server/journal"
 )
 
@@ -21,9 +19,6 @@ const (
 	// flightBytes bounds the entries that are on their way.
 	flightBytes = 16 << 20
 )
-
-// ErrLost is the error of the files of a scheduler that leads no more.
-var ErrLost = errors.New("replica: this scheduler does not lead any more")
 
 // Term is the time in which a replica leads. Its Files are those of the journal.
 type Term struct {
@@ -169,10 +164,7 @@ func (t *Term) wait(c *commit) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if c.err != nil && t.err == nil {
-		t.err = fmt.Errorf("%w: %w", ErrLost, c.err)
-		if errors.Is(c.err, raft.ErrRaftShutdown) {
-			t.err = ErrLost
-		}
+		t.err = fmt.Errorf("%w: %w", journal.ErrTaken, c.err)
 	}
 	for len(t.flight) > 0 {
 		select {

@@ -273,10 +273,10 @@ func TestCutOffLeaderAcknowledgesNothing(t *testing.T) {
 	default:
 	}
 	old.Release()
-	if err := <-wrote; !errors.Is(err, ErrLost) {
+	if err := <-wrote; !errors.Is(err, journal.ErrTaken) {
 		t.Fatalf("the old leader acknowledged: %v", err)
 	}
-	if _, err := old.List(); !errors.Is(err, ErrLost) {
+	if _, err := old.List(); !errors.Is(err, journal.ErrTaken) {
 		t.Fatalf("the old leader still reads: %v", err)
 	}
 	c.cut(i, false)
