@@ -32,9 +32,13 @@ type checker struct {
 	inline    uint64
 	troubles  int
 	older     int
-	errored   int
-	linalg    int
-	rescuing  int
+	// flows counts the graphs of each flow that have tasks which have not ended, and namespaces has
+	// the counts of namespaces.
+	flows      map[*flow]int
+	namespaces map[*namespace]*namespace
+	errored    int
+	linalg     int
+	rescuing   int
 }
 
 func (k *checker) fail(format string, args ...any) {
@@ -52,6 +56,7 @@ func (m *Machine) Check() error {
 		classes: make([]uint64, len(m.classes)), ready: make([]int, len(m.classes)), held: make([]int, len(m.holders)),
 		keys: make(map[*namespace]int), workers: make([]worker, len(m.workers)), queued: make(map[ids.TaskID]bool),
 		sent: make(map[TaskRef]bool), retries: make(map[ids.TaskID]bool), objects: make([]int, len(m.workers)),
+		flows: make(map[*flow]int), namespaces: make(map[*namespace]*namespace),
 	}
 	if len(m.endings)+len(m.reruns)+len(m.settling)+len(m.stranded)+len(m.makers)+len(m.copied) > 0 {
 		k.fail("work is left over after the step: %d to end, %d to run again, %d to settle, %d stranded, %d to pre-assign", len(m.endings), len(m.reruns),
@@ -138,6 +143,7 @@ func (k *checker) task(id ids.TaskID, b *block, t *task) {
 	k.totals.Counts[t.state]++
 	k.totals.Tasks++
 	k.totals.HeldBytes += t.heldBytes()
+	k.namespaceOf(m.graphs[t.graph].ns).add(t)
 	k.totals.TailBytes += uint64(len(m.tails[id]))
 	if err := m.errors[id]; err != nil {
 		k.totals.DetailBytes += err.DetailBytes
@@ -352,6 +358,7 @@ func (k *checker) compare() {
 			k.graph(slot, g)
 		}
 	}
+	k.shares()
 	ready := 0
 	for slot, c := range m.classes {
 		if c == nil {
@@ -428,8 +435,35 @@ func (k *checker) compare() {
 	}
 }
 
+// namespaceOf returns the counts of a namespace so far.
+func (k *checker) namespaceOf(ns *namespace) *namespace {
+	if k.namespaces[ns] == nil {
+		k.namespaces[ns] = new(namespace)
+	}
+	return k.namespaces[ns]
+}
+
+// shares checks what flows and namespaces count.
+func (k *checker) shares() {
+	// order-free: each is checked, and counted, on its own.
+	for f, graphs := range k.flows {
+		if f.graphs != graphs || f.served > f.finish {
+			k.fail("a flow of namespace %q has %d graphs, not %d, and is at %d of %d", f.ns.name, graphs, f.graphs, f.served, f.finish)
+		}
+	}
+	// order-free: each is checked on its own.
+	for name, ns := range k.m.namespaces {
+		if want := k.namespaceOf(ns); ns.tasks != want.tasks || ns.bytes != want.bytes {
+			k.fail("namespace %q has %d tasks, %d bytes; kept %d, %d", name, want.tasks, want.bytes, ns.tasks, ns.bytes)
+		}
+	}
+}
+
 func (k *checker) graph(slot int, g *graph) {
 	m := k.m
+	if g.active > 0 {
+		k.flows[g.flow]++
+	}
 	counts := k.counts[slot]
 	// Forgotten tasks stay in the graph's counts as RELEASED.
 	counts[TaskReleased] = g.counts[TaskReleased]

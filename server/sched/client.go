@@ -23,6 +23,7 @@ type client struct {
 	// exceeds prune.
 	graphs []ids.GraphID
 	prune  int
+	flow   flow
 }
 
 func (m *Machine) clientOpened(ev ClientOpened) {
@@ -34,6 +35,7 @@ func (m *Machine) clientOpened(ev ClientOpened) {
 		ns := m.namespace(ev.Namespace)
 		ns.refs++
 		c = &client{id: ev.Client, ns: ns, prune: 16, holder: m.addHolder(holder{kind: HolderClient, id: uint64(ev.Client), client: ev.Client})}
+		c.flow.ns = ns
 		m.clients[ev.Client] = c
 	}
 	c.ttl, c.worker = ev.TTL, ev.Worker

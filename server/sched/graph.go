@@ -13,6 +13,8 @@ type graph struct {
 	name   string
 	ns     *namespace
 	client ids.ClientID // 0: detached
+	// flow is that of its client.
+	flow *flow
 	// holder is the holder slot of a detached graph; 0: none. It holds the tasks that were
 	// submitted with a hold or without dependents, until the retention time after the graph's end
 	// is over.
@@ -63,6 +65,7 @@ func (m *Machine) newGraph(ev *GraphSubmitted, ns *namespace) *graph {
 	g := m.placeGraph(&graph{id: m.nextGraph, name: ev.Name, ns: ns, client: ev.Client, retention: ev.Retention, createdAt: m.now, prune: 16})
 	m.nextGraph++
 	ns.refs++
+	g.flow = m.flowOf(g)
 	if m.facts.on {
 		m.facts.put(g.row())
 	}
@@ -82,6 +85,28 @@ func (m *Machine) newGraph(ev *GraphSubmitted, ns *namespace) *graph {
 		}
 	}
 	return g
+}
+
+// flowOf returns the flow of a graph.
+func (m *Machine) flowOf(g *graph) *flow {
+	if c := m.clients[g.client]; c != nil {
+		return &c.flow
+	}
+	return &g.ns.flow
+}
+
+// begin counts tasks that have not ended, and endOne the end of one.
+func (g *graph) begin(tasks uint64) {
+	if g.active == 0 && tasks > 0 {
+		g.flow.graphs++
+	}
+	g.active += tasks
+}
+
+func (g *graph) endOne() {
+	if g.active--; g.active == 0 {
+		g.flow.graphs--
+	}
 }
 
 // placeGraph gives a graph a slot.

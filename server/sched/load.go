@@ -448,6 +448,7 @@ func (m *Machine) deriveOwners(l *loading) {
 	// order-free: each is counted on its own.
 	for _, c := range m.clients {
 		c.ns.refs++
+		c.flow.ns = c.ns
 		c.expires = m.now.Add(c.ttl)
 	}
 	for _, id := range sortedKeys(m.clients) {
@@ -463,6 +464,7 @@ func (m *Machine) deriveOwners(l *loading) {
 			g.summary(total.Name)
 		}
 		g.ns.refs++
+		g.flow = m.flowOf(g)
 		g.live = 0
 		c := m.clients[g.client]
 		switch {
@@ -630,6 +632,7 @@ func (x *deriver) enter(id ids.TaskID, b *block, t *task) {
 	m.classes[t.class].tasks++
 	m.totals.Tasks++
 	m.totals.HeldBytes += t.heldBytes()
+	g.ns.add(t)
 	g.live++
 	m.addRange(g, id, id+1)
 	if t.flags&flagRunHold != 0 && (g.client == 0 || g.dropped) {
@@ -638,7 +641,7 @@ func (x *deriver) enter(id ids.TaskID, b *block, t *task) {
 	if position := t.rank & positionMask; nested(position) {
 		m.lowestNested = min(m.lowestNested, position)
 	} else {
-		m.nextRank = max(m.nextRank, position+1)
+		g.flow.finish = max(g.flow.finish, (position+1)<<placeBits)
 	}
 	data := m.ops[t.op].spec.Kind == OpData
 	switch t.state {
@@ -693,7 +696,7 @@ func (x *deriver) link(id ids.TaskID, b *block, t *task) {
 	g.summaries[t.summary].Counts[t.state]++
 	m.totals.Counts[t.state]++
 	if t.state.unended() {
-		g.active++
+		g.begin(1)
 	}
 	if t.undone() {
 		if x.open == nil {
@@ -713,6 +716,7 @@ func (x *deriver) settle(id ids.TaskID, _ *block, t *task) { x.m.reconsider(id, 
 // graphs counts the tasks that graphs have had, and tells of all graphs.
 func (x *deriver) graphs() {
 	m := x.m
+	m.deriveFlows()
 	for slot, g := range m.graphs {
 		if g == nil {
 			continue

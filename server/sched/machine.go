@@ -46,9 +46,9 @@ type Machine struct {
 
 	tasks  dir
 	nextID ids.TaskID
-	// nextRank is the position part of the next task's rank; the top 16 bits come from the
-	// priority. lowestNested is that of the task that a task has submitted last; see nestedRank.
-	nextRank, lowestNested uint64
+	// served is the place at which the machine is; see flow.go. lowestNested is the rank, without a
+	// priority, of the task that a task has submitted last; see nestedRank.
+	served, lowestNested uint64
 	// freed are the EffectFreeSlot of this step.
 	freed   []Effect
 	current *block // the block of nextID, or nil
@@ -164,7 +164,7 @@ func New(c Config) *Machine {
 		config:       c,
 		tasks:        dir{trimmed: uint64(c.FirstTask) >> (blockBits + dirBits)},
 		nextID:       c.FirstTask,
-		nextRank:     firstRank,
+		served:       firstRank << placeBits,
 		lowestNested: firstRank,
 		nextGraph:    1,
 		namespaces:   make(map[string]*namespace),
@@ -508,9 +508,9 @@ func (m *Machine) count(t *task, to TaskState) {
 	}
 	if from.unended() != to.unended() {
 		if to.unended() {
-			g.active++
+			g.begin(1)
 		} else {
-			g.active--
+			g.endOne()
 		}
 	}
 	m.touch(t.graph, g)

@@ -515,6 +515,9 @@ func (m *Machine) send(id ids.TaskID, b *block, t *task, w *worker) {
 		t.attempt = max(t.attempt, m.latest[id]+1)
 		delete(m.latest, id)
 	}
+	if !nested(t.rank) {
+		m.serve(m.graphs[t.graph].flow)
+	}
 	m.enlist(id, b, t, w)
 	m.totals.Assigned++
 	m.emit(Effect{Kind: EffectAssign, Worker: w.id, Task: id, Attempt: ids.Attempt(t.attempt)})

@@ -41,25 +41,29 @@ const (
 
 // rank sets the ranks of the new tasks, and finds cycles. The top 16 bits of a rank are the
 // priority. The next bit is 0 for tasks that a task has submitted: they come first, see
-// nestedRank. The others order the tasks: as they were submitted, if none needs another one of
-// the submission, and otherwise by a depth-first walk. The depth of a task is the expected run time
-// of the longest path that ends with it. The walk begins at the sinks, deepest first, goes from a
-// task into its deepest input first, and ranks a task after its inputs. So the critical path gets
-// the lowest ranks, and the inputs of a task are made shortly before it and can be released soon
-// after.
+// nestedRank. The others are the place of the task, see flow.go. Tasks get their places as they
+// were submitted, if none needs another one of the submission, and otherwise by a depth-first
+// walk. The depth of a task is the expected run time of the longest path that ends with it. The
+// walk begins at the sinks, deepest first, goes from a task into its deepest input first, and
+// ranks a task after its inputs. So the critical path gets the lowest ranks, and the inputs of a
+// task are made shortly before it and can be released soon after.
 func (s *submission) rank() *Error {
 	m := s.m
 	sc := &m.scratch.submit
 	n := len(sc.ids)
-	base := m.nextRank
+	step := s.ns.step
 	if s.nested {
-		base = m.nestedRank(n)
+		s.start, step = m.nestedRank(n)<<placeBits, onePlace
+	} else {
+		s.start = m.nextPlace(s.flow)
 	}
+	next := s.start
 	if !s.deep {
-		for i, id := range sc.ids {
+		for _, id := range sc.ids {
 			if id >= s.first {
 				_, t := m.at(id)
-				t.rank = m.options[t.options].rank | (base + uint64(i))
+				t.rank = m.options[t.options].rank | next>>placeBits
+				next += step
 			}
 		}
 		return nil
@@ -99,10 +103,11 @@ func (s *submission) rank() *Error {
 	for _, sink := range o.sinks {
 		s.descend(sink)
 	}
-	for at, i := range o.ranked {
+	for _, i := range o.ranked {
 		if id := sc.ids[i]; id >= s.first {
 			_, t := m.at(id)
-			t.rank = m.options[t.options].rank | (base + uint64(at))
+			t.rank = m.options[t.options].rank | next>>placeBits
+			next += step
 		}
 	}
 	return nil

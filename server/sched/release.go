@@ -348,6 +348,7 @@ func (m *Machine) forget(id ids.TaskID, b *block, t *task) {
 	m.putForgotten(id)
 	m.emit(Effect{Kind: EffectTaskForgotten, Task: id, Graph: g.id})
 	m.totals.HeldBytes -= t.heldBytes()
+	g.ns.remove(t)
 	c := t.class
 	m.classes[c].tasks--
 	m.freeUnusedClass(c)

@@ -64,7 +64,15 @@ func (m *Machine) submit(ev GraphSubmitted) (SubmitResult, *Error) {
 	if ns == nil {
 		ns = m.namespace(ev.Namespace)
 	}
-	s := submission{m: m, ev: &ev, ns: ns, first: m.nextID, nested: ev.Client != 0 && m.clients[ev.Client].worker != ""}
+	s := submission{m: m, ev: &ev, ns: ns, first: m.nextID, nested: ev.Client != 0 && m.clients[ev.Client].worker != "", tasksBefore: ns.tasks}
+	switch {
+	case g != nil:
+		s.flow = g.flow
+	case ev.Client != 0:
+		s.flow = &m.clients[ev.Client].flow
+	default:
+		s.flow = &ns.flow
+	}
 	err := s.prepare()
 	if err != nil {
 		s.rollback()
@@ -113,6 +121,11 @@ type submission struct {
 	m  *Machine
 	ev *GraphSubmitted
 	ns *namespace
+	// flow is that of its client. start is the place of the first new task.
+	flow  *flow
+	start uint64
+	// tasksBefore is the number of tasks of the namespace before.
+	tasksBefore uint64
 	// first is the next task id at the start. New tasks have the ids from first to m.nextID - 1.
 	first  ids.TaskID
 	joined int
@@ -246,12 +259,13 @@ func (s *submission) enter(spec *TaskSpec) *Error {
 		b.edges = append(b.edges, edge{consumer: uint16(id & blockMask)})
 	}
 	m.totals.HeldBytes += t.heldBytes()
+	s.ns.add(t)
 	s.ns.keys.insert(m, hash, id)
 	sc.ids = append(sc.ids, id)
 	if m.totals.HeldBytes > s.most {
 		return m.noMemory(s.ev, s.held)
 	}
-	return nil
+	return s.overLimit()
 }
 
 // joinedTwice refuses a submission in which two tasks join the same known task.
@@ -384,6 +398,7 @@ func (s *submission) rollback() {
 		t := &b.tasks[id&blockMask]
 		s.ns.keys.remove(m, hashKeyBytes(b.keyOf(t)), id)
 		m.totals.HeldBytes -= t.heldBytes()
+		s.ns.remove(t)
 		b.bytes, b.edges = b.bytes[:t.key], b.edges[:t.edge]
 		if t.flags&flagBlob != 0 {
 			b.blobs[id&blockMask] = nil
@@ -462,7 +477,10 @@ func (s *submission) apply(g *graph, clientHolder uint32) SubmitResult {
 	}
 	n := uint64(len(ev.Tasks) - s.joined)
 	g.live += n
-	g.active += n
+	if !s.nested && n > 0 {
+		s.flow.extend(s.start, n)
+	}
+	g.begin(n)
 	m.totals.Tasks += n
 	m.totals.Submitted += n
 	if n > 0 {
@@ -480,9 +498,6 @@ func (s *submission) apply(g *graph, clientHolder uint32) SubmitResult {
 		if id >= s.first && t.missing == 0 && t.state == TaskWaiting && m.ops[t.op].spec.Kind != OpData && !m.standsBy(id) {
 			m.setState(id, t, TaskReady)
 		}
-	}
-	if !s.nested {
-		m.nextRank += uint64(len(ev.Tasks))
 	}
 	// In order of rank, so that all entries go to the sorted run of the queue.
 	for i := range ev.Tasks {

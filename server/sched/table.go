@@ -240,15 +240,38 @@ type namespace struct {
 	name string
 	keys keyIndex
 	refs int
+	// limits are those of the configuration, and step is the distance of places that follows from
+	// the weight. tasks and bytes are those of the known tasks.
+	limits       NamespaceLimits
+	step         uint64
+	tasks, bytes uint64
+	// flow is that of the graphs without a client.
+	flow flow
 }
 
 func (m *Machine) namespace(name string) *namespace {
 	n := m.namespaces[name]
 	if n == nil {
-		n = &namespace{name: name}
+		limits, known := m.config.Namespaces[name]
+		if !known {
+			limits = m.config.Namespaces[otherNamespaces]
+		}
+		n = &namespace{name: name, limits: limits, step: uint64(onePlace / cmp.Or(limits.Weight, 1))}
+		n.flow.ns = n
 		m.namespaces[name] = n
 	}
 	return n
+}
+
+// add counts a task of the namespace, and remove takes that back.
+func (n *namespace) add(t *task) {
+	n.tasks++
+	n.bytes += t.heldBytes()
+}
+
+func (n *namespace) remove(t *task) {
+	n.tasks--
+	n.bytes -= t.heldBytes()
 }
 
 func (m *Machine) unrefNamespace(n *namespace) {

@@ -29,7 +29,7 @@ const (
 
 // task is the record of one task.
 type task struct {
-	// rank orders ready tasks, lowest first. It is unique.
+	// rank orders ready tasks, lowest first.
 	rank uint64
 	// output is the object's size; valid in SUCCEEDED and RESCUING.
 	output uint64

@@ -54,6 +54,8 @@ type Config struct {
 	DetailBytes, TailBytes uint64
 	// Facts asks for Machine.Facts.
 	Facts bool
+	// Namespaces has the shares and limits of namespaces; those of the name "*" are for all others.
+	Namespaces map[string]NamespaceLimits
 	// ChainBytes is the size from which an object is sent along a broadcast chain; see chain.go.
 	// Default 64 MiB.
 	ChainBytes uint64

@@ -434,6 +434,9 @@ func schedulerFlags(f *pflag.FlagSet) {
 	f.Duration("restart-grace", 15*time.Second, "after a restart from --journal, how long the workers that were known are waited for before their tasks are assigned to others")
 	f.Duration("reconnect-grace", 5*time.Second, "how long a worker whose connection broke is waited for; a network may take seconds to find another way")
 	f.String("scheduler-memory", "auto", "what the scheduler may hold for tasks before it refuses submissions: bytes (1GiB), a share of this machine's memory (0.2), or auto for a quarter of it")
+	f.StringSlice("namespace-weight", nil, "shares of the clients of namespaces while several have tasks, such as research=3,batch=0.5; others have 1")
+	f.StringSlice("namespace-tasks", nil, "how many tasks namespaces may hold before submissions are refused, such as research=1000000; *=100000 is for all others")
+	f.StringSlice("namespace-memory", nil, "what tasks of namespaces may use of --scheduler-memory, such as research=1GiB; *=100MiB is for all others")
 	f.String("journal", "", "directory in which the scheduler keeps what it has accepted, so that it goes on after its end; empty: nowhere")
 	otlpFlags(f)
 	f.String("inline-result", "64KiB", "largest result that travels with updates instead of from a worker: 1 B to 1 MiB")
@@ -481,6 +484,10 @@ func (a *app) newServer(ready func() error) (srv served, token string, end func(
 			}
 		}
 	}
+	namespaces, err := namespaceLimits(s.Strings("namespace-weight"), s.Strings("namespace-tasks"), s.Strings("namespace-memory"))
+	if err != nil {
+		return nil, "", end, err
+	}
 	config := server.Config{
 		Traces:  traces,
 		Address: s.String("listen"), HTTPAddress: s.String("http"), HTTPAnyPort: s.Bool("http-any-port"), Profiles: s.Bool("pprof"),
@@ -489,7 +496,7 @@ func (a *app) newServer(ready func() error) (srv served, token string, end func(
 			roletoken.Reader(token): server.RoleReader,
 		},
 		WorkerLease: s.Duration("worker-lease"), ReconnectGrace: s.Duration("reconnect-grace"), RestartGrace: s.Duration("restart-grace"), Ready: ready,
-		Machine:           sched.Config{MemoryBytes: budget},
+		Machine:           sched.Config{MemoryBytes: budget, Namespaces: namespaces},
 		InlineResultBytes: uint32(inline), NativeOps: ops.NewRegistry().Names(), Log: slog.Default(),
 	}
 	if len(several) == 0 {
