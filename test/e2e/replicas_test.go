@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"path/filepath"
@@ -112,9 +113,13 @@ func TestAGraphOutlivesTheLeader(t *testing.T) {
 		}
 		led := r.leader(t)
 		r.kill(t, led)
-		if _, err := c.Dataset(soon(t), name); err != nil {
-			t.Errorf("round %d: the published dataset: %v", round, err)
-		}
+		within(t, "the dataset is there again", func() bool {
+			_, err := c.Dataset(soon(t), name)
+			if err != nil && !errors.Is(err, millrace.ErrUnavailable) {
+				t.Fatalf("round %d: the published dataset: %v", round, err)
+			}
+			return err == nil
+		})
 		for i, f := range sums {
 			a, err := f.Array(soon(t))
 			if err != nil {
