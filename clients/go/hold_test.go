@@ -91,6 +91,26 @@ func TestCancelledFuturesSaySoWhenCancelReturns(t *testing.T) {
 	}
 }
 
+// Flush may find the batch before, which was acknowledged, still in its place.
+func TestFlushReportsNoTaskThatWasCancelledLater(t *testing.T) {
+	c, other := dialCluster(t), dialCluster(t)
+	ctx := soon(t)
+	f := submitTo(t, c, "bench.sleep", Args(long), WithKey("both"))
+	submitTo(t, other, "bench.sleep", Args(long), WithKey("both"))
+	if err := errors.Join(c.Flush(ctx), other.Flush(ctx)); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Cancel(ctx); err != nil {
+		t.Fatal(err)
+	}
+	c.submits.mu.Lock()
+	c.submits.busy = &batch{futures: []*Future{f}, done: closedChan}
+	c.submits.mu.Unlock()
+	if err := c.Flush(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestACancelledTaskThatOthersHoldGoesOnForThem(t *testing.T) {
 	mine, other := dialCluster(t), dialCluster(t)
 	ctx := soon(t)

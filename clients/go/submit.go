@@ -268,6 +268,11 @@ func (c *Client) Flush(ctx context.Context) error {
 			return ErrClosed
 		}
 		for _, f := range b.futures {
+			// A batch of before may be here, too. Its futures that were cancelled since have no
+			// task, either, and yet were not refused.
+			if f.State() == Cancelled {
+				continue
+			}
 			if end := f.end.Load(); refused == nil && end != nil && end.err != nil && f.TaskID() == 0 && !errors.Is(end.err, ErrReleased) {
 				refused = end.err
 			}
