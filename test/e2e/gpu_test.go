@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -217,8 +218,10 @@ func TestGPUWorkersAreStartedAgain(t *testing.T) {
 			if err != nil || len(all) != 1 || all[0].GetIncarnation() == w.GetIncarnation() {
 				return false
 			}
-			deaths := all[0].GetDeaths()
-			return len(deaths) > 0 && strings.Contains(deaths[0].GetCause()+deaths[0].GetLogTail(), cause)
+			// A life that begins before the memory of the one before is free dies of that.
+			return slices.ContainsFunc(all[0].GetDeaths(), func(d *millracev1.WorkerDeath) bool {
+				return strings.Contains(d.GetCause()+d.GetLogTail(), cause)
+			})
 		})
 		use()
 	}
