@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"github.com/millrace/millrace/server/journal"
 )
 
@@ -55,10 +57,23 @@ func (t *Term) Lost() <-chan struct{} { return t.lost }
 // callers wait: clients should hear of the new leader, and not of an error of the journal.
 func (t *Term) Release() { t.release.Do(func() { close(t.released) }) }
 
-func (t *Term) end() { t.over.Do(func() { close(t.lost) }) }
+// end ends the term: no entry is sent after it.
+func (t *Term) end() {
+	t.over.Do(func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		close(t.lost)
+	})
+}
 
 // send proposes an entry. The caller holds the mutex.
 func (t *Term) send(kind byte, body []byte) *commit {
+	if isClosed(t.lost) {
+		c := &commit{done: make(chan struct{}), err: raft.ErrLeadershipLost}
+		close(c.done)
+		t.flight = append(t.flight, c)
+		return c
+	}
 	t.number++
 	data := entry{kind: kind, writer: t.writer, number: t.number, body: body}.seal()
 	c := &commit{done: make(chan struct{}), bytes: len(data)}

@@ -271,6 +271,7 @@ func (r *Replica) watch() {
 			r.mu.Lock()
 			r.turn(false)
 			r.mu.Unlock()
+			r.commits.Wait()      // As in Close.
 			_ = r.raft.Shutdown() // Close waits for it.
 			return
 		case <-r.closing.Done():
@@ -396,10 +397,11 @@ func (r *Replica) Close() {
 		term.end()
 		term.Release()
 	}
+	// Raft drops the entries that it has not carried out when it is shut down, and tells nobody.
+	r.commits.Wait()
 	if started != nil {
 		_ = started.Shutdown().Error() // It never fails.
 	}
-	r.commits.Wait()
 	if r.transport != nil {
 		r.transport.end()
 	}

@@ -498,3 +498,36 @@ func TestStopReachesAll(t *testing.T) {
 		t.Error("one that started later ends")
 	}
 }
+
+// TestEndsWithEntriesInTheQueue: Raft drops what it has not handed over when it is shut down, and
+// says nothing to those who wait for it.
+func TestEndsWithEntriesInTheQueue(t *testing.T) {
+	c := newCluster(t, Config{})
+	i, term := c.lead()
+	r := c.replicas[i]
+	r.state.mu.Lock() // Nothing is carried out.
+	unlock := sync.OnceFunc(r.state.mu.Unlock)
+	t.Cleanup(unlock)
+	var last *commit
+	for n := range 20 {
+		before := r.raft.AppliedIndex()
+		term.mu.Lock()
+		last = term.send(kindFiles, operation{kind: opMake, name: fmt.Sprint("file-", n)}.append(nil))
+		term.mu.Unlock()
+		until(t, "an entry is in the queue", func() bool { return r.raft.AppliedIndex() > before })
+	}
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		c.stop(i)
+	}()
+	until(t, "the replica ends", func() bool { return r.closing.Err() != nil && isClosed(term.lost) })
+	unlock()
+	for what, done := range map[string]chan struct{}{"the replica": closed, "its last entry": last.done} {
+		select {
+		case <-done:
+		case <-time.After(patience):
+			t.Fatalf("%s never ends", what)
+		}
+	}
+}
