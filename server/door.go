@@ -3,7 +3,11 @@ package server
 import (
 	"net"
 	"sync"
+	"time"
 )
+
+// acceptPause is the pause after a connection could not be accepted.
+const acceptPause = 50 * time.Millisecond
 
 // door hands the connections of a listener to one server after the other, so that the port stays
 // open between them. Connections that arrive meanwhile wait.
@@ -25,8 +29,8 @@ func newDoor(listener net.Listener) *door {
 				select {
 				case <-d.closed:
 					return
-				default:
-					continue // There may be too many open files; the runtime waits for one.
+				case <-time.After(acceptPause): // There may be too many open files.
+					continue
 				}
 			}
 			select {

@@ -17,6 +17,7 @@ var loopThresholds = map[string]string{
 	"server scavengeWork":     "memory of the Go runtime is no fact that a machine knows",
 	"server scavengeResident": "memory of the Go runtime is no fact that a machine knows",
 	"server defaultStopGrace": "the process ends after it, and the machines with it",
+	"server acceptPause":      "it protects the port, which only net sees",
 	"server headerTimeout":    "it protects the HTTP port, which only net/http sees",
 	"server idleTimeout":      "it protects the HTTP port, which only net/http sees",
 	"server observeEvery":     "it is the pace of observations; package alarms decides what they mean",

@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -48,23 +47,25 @@ var errFenced = errors.New("replica: another leader has begun since")
 type state struct {
 	root string
 	log  *slog.Logger
-	// own is the identity of this replica.
+	// started is the time at which this process began.
 	started time.Time
 	// stopped is closed when a leader has stopped all schedulers, and failed when this replica
 	// cannot go on.
 	stopped, failed chan struct{}
-	// grown is the size of the entries that were applied since the last snapshot began, and due is
-	// signalled when that is large.
-	grown         atomic.Int64
+	// due is signalled when a snapshot is due, which is not before snapshotBytes were applied.
 	snapshotBytes int64
 	due           chan struct{}
 
-	mu     sync.RWMutex // guards all below
-	files  *journal.Directory
-	broken error
-	writer uint64 // the current one; 0: none has ever begun
-	number uint64 // of its last entry
-	leader leader
+	mu sync.RWMutex // guards all below
+	// grown is the size of the entries that were applied since the last snapshot began, and content
+	// that of the files at that time. A snapshot copies all of them, so it is due when the entries
+	// are as large.
+	grown, content int64
+	files          *journal.Directory
+	broken         error
+	writer         uint64 // the current one; 0: none has ever begun
+	number         uint64 // of its last entry
+	leader         leader
 }
 
 // leader is a replica that leads, with the address at which clients reach it.
@@ -169,7 +170,7 @@ func (s *state) Apply(log *raft.Log) any {
 	if r.err != nil {
 		return s.fail(fmt.Errorf("replica: entry %d of the log: %w", log.Index, r.err))
 	}
-	if s.grown.Add(int64(len(log.Data))) >= s.snapshotBytes {
+	if s.grown += int64(len(log.Data)); s.grown >= max(s.snapshotBytes, s.content) {
 		signal(s.due)
 	}
 	return nil
@@ -272,7 +273,7 @@ func (s *state) Snapshot() (raft.FSMSnapshot, error) {
 		head = binary.AppendUvarint(appendText(head, name), uint64(info.Size()))
 	}
 	taken.head = head
-	s.grown.Store(0)
+	s.grown, s.content = 0, taken.bytes()
 	return taken, nil
 }
 
@@ -282,6 +283,14 @@ type snapshot struct {
 	head  []byte
 	files []*os.File
 	sizes []int64
+}
+
+// bytes returns the size of the contents.
+func (t *snapshot) bytes() (sum int64) {
+	for _, size := range t.sizes {
+		sum += size
+	}
+	return sum
 }
 
 // Persist is part of raft.FSMSnapshot.
@@ -331,7 +340,7 @@ func (s *state) Restore(from io.ReadCloser) error {
 	if err != nil {
 		return err
 	}
-	head, err := restore(from, next)
+	head, content, err := restore(from, next)
 	if err == nil && head.number() != snapshotFormat {
 		err = errors.New("replica: the format of the snapshot is unknown: a later version of the program wrote it")
 	}
@@ -362,25 +371,25 @@ func (s *state) Restore(from io.ReadCloser) error {
 	}
 	s.files, s.writer, s.number = files, head.number(), head.number()
 	s.leader = leader{head.text(), head.text()}
-	s.grown.Store(0)
+	s.grown, s.content = 0, content
 	return head.err
 }
 
 // restore writes the files of a snapshot into a directory. It returns the head, which was read once
-// already, from its beginning on.
-func restore(from io.Reader, into string) (*reader, error) {
+// already, from its beginning on, and the size of the files.
+func restore(from io.Reader, into string) (_ *reader, content int64, _ error) {
 	in, sum := bufio.NewReaderSize(from, copyBuffer), crc32.New(castagnoli)
 	data := make([]byte, len(magic)+4)
 	if err := full(in, sum, data); err != nil || string(data[:len(magic)]) != magic {
-		return nil, errors.Join(errors.New("replica: this is no snapshot"), err)
+		return nil, 0, errors.Join(errors.New("replica: this is no snapshot"), err)
 	}
 	size := binary.LittleEndian.Uint32(data[len(magic):])
 	if size > mostHead {
-		return nil, errors.New("replica: the head of the snapshot is damaged")
+		return nil, 0, errors.New("replica: the head of the snapshot is damaged")
 	}
 	head := make([]byte, size)
 	if err := full(in, sum, head); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	r := &reader{data: head}
 	r.number() // the format
@@ -391,25 +400,26 @@ func restore(from io.Reader, into string) (*reader, error) {
 	for range r.number() {
 		name, size := r.name(), int64(r.number())
 		if r.err != nil {
-			return nil, fmt.Errorf("replica: the head of the snapshot: %w", r.err)
+			return nil, 0, fmt.Errorf("replica: the head of the snapshot: %w", r.err)
 		}
 		file, err := os.OpenFile(filepath.Join(into, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
+		content += size
 		_, err = io.CopyN(io.MultiWriter(file, sum), in, size)
 		if err = errors.Join(err, file.Close()); err != nil {
-			return nil, fmt.Errorf("replica: restore %s: %w", name, err)
+			return nil, 0, fmt.Errorf("replica: restore %s: %w", name, err)
 		}
 	}
 	want, got := sum.Sum32(), make([]byte, 4)
 	if _, err := io.ReadFull(in, got); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	if binary.LittleEndian.Uint32(got) != want {
-		return nil, errors.New("replica: the checksum of the snapshot is wrong")
+		return nil, 0, errors.New("replica: the checksum of the snapshot is wrong")
 	}
-	return &reader{data: head}, nil
+	return &reader{data: head}, content, nil
 }
 
 func full(in io.Reader, sum hash.Hash32, data []byte) error {

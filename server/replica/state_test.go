@@ -150,3 +150,46 @@ func TestDamagedEntryEndsTheReplica(t *testing.T) {
 		}
 	}
 }
+
+// TestSnapshotIsDueWhenTheLogIsAsLargeAsTheFiles: a snapshot copies all files, so large ones are
+// not copied after each small part of the log.
+func TestSnapshotIsDueWhenTheLogIsAsLargeAsTheFiles(t *testing.T) {
+	s := newTestState(t, filepath.Join(t.TempDir(), "replica"))
+	s.snapshotBytes = 1000
+	number, size := uint64(0), int64(0)
+	add := func(bytes int) {
+		number++
+		o := operation{kind: opAppend, name: "a", size: size, data: make([]byte, bytes)}
+		if err := apply(s, entry{kindFiles, 5, number, o.append(nil)}); err != nil {
+			t.Fatal(err)
+		}
+		size += int64(bytes)
+	}
+	if err := apply(s, entry{kindBegin, 5, 0, appendText(appendText(nil, "id"), "address")}); err != nil {
+		t.Fatal(err)
+	}
+	add(900)
+	if len(s.due) != 0 {
+		t.Error("a snapshot is due of a small log")
+	}
+	add(9000)
+	<-s.due
+	taken, err := s.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sink := new(sinkOf)
+	if err := taken.Persist(sink); err != nil {
+		t.Fatal(err)
+	}
+	taken.Release()
+	if err := s.Restore(io.NopCloser(&sink.Buffer)); err != nil {
+		t.Fatal(err)
+	}
+	add(5000)
+	if len(s.due) != 0 {
+		t.Error("a snapshot is due of a log that is half as large as the files")
+	}
+	add(5000)
+	<-s.due
+}
