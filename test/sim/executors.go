@@ -65,9 +65,9 @@ type job struct {
 	native   *native.Run
 	executor *executor.Run
 	inputs   []device.Input
-	// begun: its slot runs it. over: the worker has it back.
-	begun, over bool
-	began       time.Time
+	// begun: its slot runs it. ended: its function has. over: the worker has it back.
+	begun, ended, over bool
+	began              time.Time
 	// frames is the memory of the result.
 	frames []memory.Frame
 	// own is memory that the run has reserved itself, 0 if none.
@@ -290,9 +290,14 @@ func (s *slots) wait(j *job) {
 	})
 }
 
-// end handles the end of the function.
+// end handles the end of the function. One that is stopped may end before its time: then its result
+// may still wait for memory at that time.
 func (s *slots) end(j *job) {
 	w, x := s.p.w, j.spec
+	if j.ended {
+		return
+	}
+	j.ended = true
 	switch {
 	case x.kind == slays:
 		s.p.host.crash("killed by " + x.key)
