@@ -240,7 +240,9 @@ func (l *Loop) Ask(ctx context.Context, p schedapi.Place, call coord.Call) (coor
 			return coord.Answer{}, answer.Err
 		}
 		if err := l.durable(ctx, answer.record); err != nil && (!answer.optional || ctx.Err() != nil) {
-			if call.ID != "" { // The caller is told that it has nothing.
+			// The caller is told that it has nothing. A value that was put stays, and its answer,
+			// too, so that a repeated call does not put it again.
+			if _, put := call.Ask.(coord.PutInQueue); call.ID != "" && !put {
 				_ = l.Withdraw(context.WithoutCancel(ctx), p.Client, call.ID)
 			}
 			return coord.Answer{}, err

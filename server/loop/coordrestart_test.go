@@ -146,3 +146,27 @@ func TestCallsAboutQueuesAreRepeatedAfterARestart(t *testing.T) {
 		t.Errorf("the queue is %+v, %v", info, err)
 	}
 }
+
+// A value whose record the disk refuses is in the queue all the same. The client, which was told of
+// an error, repeats the call with its id: the value is not put twice.
+func TestAPutThatTheDiskRefusesIsRepeatedOnce(t *testing.T) {
+	s := fresh(t)
+	at := schedapi.Place{Client: s.open("a")}
+	put := coord.Call{ID: "p", Wait: time.Hour, Ask: coord.PutInQueue{Name: "q", Value: coord.Value{Data: []byte("1")}}}
+	s.directory.breakNow(errDisk)
+	_, err := s.Ask(t.Context(), at, put)
+	var refused *schedapi.Error
+	if !errors.As(err, &refused) || refused.Kind != schedapi.ErrJournal {
+		t.Errorf("with a full disk a value is put with %v", err)
+	}
+	s.directory.breakNow(nil)
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		if _, err = s.Ask(t.Context(), at, put); err == nil || time.Now().After(deadline) {
+			break
+		}
+	}
+	s.must(err)
+	if info, err := s.Queue(t.Context(), at, "q"); err != nil || info.Size != 1 {
+		t.Errorf("the queue is %+v, %v", info, err)
+	}
+}
