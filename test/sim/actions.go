@@ -69,7 +69,9 @@ func (c *client) misuse() {
 		before := w.server.m.Totals()
 		submission := schedapi.Submission{Graph: cloned(ev)}
 		_, err := w.server.loop.Submit(context.Background(), submission)
-		if err == nil || w.server.m.Totals() != before {
+		after := w.server.m.Totals()
+		before.Retracted = after.Retracted // Each step may move tasks to idle workers.
+		if err == nil || after != before {
 			w.fail(nil, "client %s: a graph that is none was accepted, or changed something: %v", c.id, err)
 		}
 		return err
