@@ -92,6 +92,9 @@ func (l *Loop) Restore(ctx context.Context, config journal.Config) error {
 		l.catalog.Begin(first)
 	}
 	l.step(sched.Loaded{Restarts: r.starts - 1, Functions: l.functions.Hashes()})
+	if err := l.written(ctx); err != nil { // It has the first number of a new task.
+		return err
+	}
 	r.loading = false
 	if tasks, why := l.machine.Unusable(); tasks > 0 {
 		l.log.Error("recorded tasks cannot be used, and fail", "tasks", tasks, "first", why)
@@ -119,11 +122,16 @@ func (l *Loop) Restore(ctx context.Context, config journal.Config) error {
 }
 
 // begun records the start, and waits until that is durable: the numbers that this start gives out
-// must not be given out by the next one. While the disk refuses the record, it waits.
+// must not be given out by the next one.
 func (l *Loop) begun(ctx context.Context) error {
-	r := &l.restarting
 	l.now = l.config.Clock()
-	l.record(&journal.Begun{Cluster: l.config.Cluster.ID, Life: l.config.Cluster.Life, Starts: r.starts})
+	l.record(&journal.Begun{Cluster: l.config.Cluster.ID, Life: l.config.Cluster.Life, Starts: l.restarting.starts})
+	return l.written(ctx)
+}
+
+// written waits until all that was recorded is durable. While the disk refuses it, it waits.
+func (l *Loop) written(ctx context.Context) error {
+	r := &l.restarting
 	for {
 		err := r.journal.Wait(ctx, r.recorded)
 		if err == nil || ctx.Err() != nil || r.journal.Stats().Lost {

@@ -906,3 +906,30 @@ func TestTroublesOfATaskOutliveTheScheduler(t *testing.T) {
 		}))
 	}
 }
+
+// A restarted scheduler gives out the number of a task, and is killed before anything about it is
+// on the disk. The next one gives that number to no other task: a worker may have its object.
+func TestTheNumberOfATaskThatWasLostIsNotGivenAgain(t *testing.T) {
+	s := fresh(t)
+	c := s.open("c")
+	s = s.restart()
+	w := s.join("w", nil)
+	s.directory.breakNow(errDisk)
+	if _, err := s.trySubmit(c, "lost"); err == nil {
+		t.Fatal("a submission is accepted without a disk")
+	}
+	var lost ids.TaskID
+	s.must(s.Read(t.Context(), func(r schedapi.Reader) { lost, _ = r.Lookup("n", "lost") }))
+	w.succeed(lost)
+	s = s.restart()
+	other := s.submit(c, "other")
+	s.join("w", w)
+	if other == lost {
+		t.Errorf("%s is the number of another task, too", lost)
+	}
+	s.must(s.Read(t.Context(), func(r schedapi.Reader) {
+		if info, _ := r.Task(other); info.State == sched.TaskSucceeded {
+			t.Error("a task has the object of a task that was lost")
+		}
+	}))
+}

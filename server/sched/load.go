@@ -416,6 +416,9 @@ func (m *Machine) loaded(ev Loaded) {
 	m.nextID = max(m.nextID, l.next)
 	if ev.Restarts > 0 {
 		m.nextID = (m.nextID + restartTasks) | blockMask + 1
+		// REQUIRES: the caller waits until this is durable before it gives out numbers. Otherwise
+		// the next restart could give out the same ones, if nothing of this start is recorded.
+		m.facts.put(&Counters{NextTask: m.nextID, NextGraph: m.nextGraph})
 	}
 	m.restart.first = m.nextID
 	m.deriveOwners(l)
