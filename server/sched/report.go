@@ -446,7 +446,7 @@ func (m *Machine) adopt(w *worker, s Stored) {
 	case (t.state == TaskWaiting || t.state == TaskReady) && m.wasGiven(s.Task, t, generation):
 		// The attempt was given up, but it did finish. This worker may have a copy of its object.
 		// Or the scheduler was started again, and the attempt is from before that.
-		m.setBack(s.Task, t, generation)
+		m.setAttempt(s.Task, t, generation)
 		m.complete(s.Task, b, t, w, s.Bytes, s.Inline, 0)
 		m.tell(copies.KeeperLost{Object: s.Task})
 		return
@@ -466,11 +466,13 @@ func (m *Machine) wasGiven(id ids.TaskID, t *task, attempt uint32) bool {
 	return attempt > 0 && (attempt <= max(t.attempt, m.restart.attempts, m.latest[id]) || m.restart.running)
 }
 
-// setBack makes an attempt the current one that may be older than the last one. The number of the
-// last one is not given again.
-func (m *Machine) setBack(id ids.TaskID, t *task, attempt uint32) {
-	if t.attempt > attempt {
-		m.latest[id] = max(m.latest[id], t.attempt)
+// setAttempt makes an attempt the current one that a worker has brought. It may be older than the
+// last one, whose number is not given again.
+func (m *Machine) setAttempt(id ids.TaskID, t *task, attempt uint32) {
+	if last := max(m.latest[id], t.attempt); last > attempt {
+		m.latest[id] = last
+	} else {
+		delete(m.latest, id)
 	}
 	t.attempt = attempt
 }

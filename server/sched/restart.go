@@ -134,7 +134,7 @@ func (m *Machine) resume(id ids.TaskID) {
 	m.recordRerun(id, t)
 	m.unpin(b, t)
 	t.flags &^= flagBackoff
-	t.attempt = r.attempt
+	m.setAttempt(id, t, r.attempt)
 	m.enlist(id, b, t, w)
 }
 
