@@ -6,6 +6,7 @@ import (
 	"time"
 
 	millrace "github.com/millrace/millrace/clients/go"
+	"github.com/millrace/millrace/internal/pause"
 	"github.com/millrace/millrace/internal/version"
 )
 
@@ -70,7 +71,7 @@ func Idle(ctx context.Context, c IdleConfig) (out IdleResult, err error) {
 		}
 		held = append(held, data, read)
 	}
-	if err := sleep(ctx, 2*time.Second); err != nil { // work that has begun ends in this time
+	if err := pause.For(ctx, 2*time.Second); err != nil { // work that has begun ends in this time
 		return out, err
 	}
 	pids := []int{cluster.Scheduler.PID()}
@@ -82,7 +83,7 @@ func Idle(ctx context.Context, c IdleConfig) (out IdleResult, err error) {
 		return out, err
 	}
 	began := time.Now()
-	if err := sleep(ctx, c.For); err != nil {
+	if err := pause.For(ctx, c.For); err != nil {
 		return out, err
 	}
 	took := time.Since(began)
@@ -115,15 +116,4 @@ func cpuTimes(pids []int) (out []time.Duration, err error) {
 		out = append(out, d)
 	}
 	return out, nil
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	millrace "github.com/millrace/millrace/clients/go"
+	"github.com/millrace/millrace/internal/pause"
 )
 
 const (
@@ -96,7 +97,7 @@ func look(ctx context.Context, site, token string) error {
 		if err != nil {
 			return err
 		}
-		if sleep(ctx, lookEvery) != nil {
+		if pause.For(ctx, lookEvery) != nil {
 			return nil
 		}
 	}

@@ -27,6 +27,7 @@ import (
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/leader"
+	"github.com/millrace/millrace/internal/pause"
 )
 
 const (
@@ -295,22 +296,10 @@ func (c *Client) retryFor(ctx context.Context, op string, away time.Duration, ca
 		if now.Add(wait).After(until) {
 			return callError(ctx, op, err)
 		}
-		if !sleep(ctx, wait) {
+		if pause.For(ctx, wait) != nil {
 			return fmt.Errorf("millrace: %s: %w (the scheduler at %s does not answer: %s)", op, context.Cause(ctx), c.config.address, status.Convert(err).Message())
 		}
 		wait = min(2*wait, time.Second)
-	}
-}
-
-// sleep waits for d. It returns false if ctx ended before.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/pause"
 	"github.com/millrace/millrace/internal/rawframe"
 )
 
@@ -57,7 +58,7 @@ func (c *Client) fetch(ctx context.Context, futures []*Future, dst []byte) ([]Ob
 		if time.Since(began) > longest {
 			return nil, fmt.Errorf("millrace: result of task %q cannot be read from any worker: %w", futures[failed[0]].key, err)
 		}
-		if !sleep(ctx, wait) {
+		if pause.For(ctx, wait) != nil {
 			return nil, fmt.Errorf("millrace: fetch of task %q: %w", futures[failed[0]].key, context.Cause(ctx))
 		}
 		wait = min(2*wait, time.Second)

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/pause"
 )
 
 const (
@@ -514,7 +515,7 @@ func (c *Client) releaseLoop() {
 		away := q.away
 		q.away = false
 		q.mu.Unlock()
-		if away && !sleep(c.ctx, releasePause) {
+		if away && pause.For(c.ctx, releasePause) != nil {
 			return
 		}
 		if done, err := c.takeHolds(c.ctx); err == nil {

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/pause"
 )
 
 // Field numbers of WatchResponse and TaskUpdate.
@@ -194,7 +195,7 @@ func (c *Client) watchLoop() {
 				continue
 			}
 		}
-		if !sleep(c.ctx, wait) {
+		if pause.For(c.ctx, wait) != nil {
 			return
 		}
 		wait = min(2*wait, maxWatchBackoff)
@@ -277,7 +278,7 @@ func (c *Client) Watch(ctx context.Context, options WatchOptions) iter.Seq2[*mil
 				yield(nil, err)
 				return
 			}
-			if !sleep(ctx, wait) {
+			if pause.For(ctx, wait) != nil {
 				yield(nil, fmt.Errorf("millrace: Watch: %w", context.Cause(ctx)))
 				return
 			}

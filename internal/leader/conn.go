@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 
 	"github.com/millrace/millrace/internal/hostport"
+	"github.com/millrace/millrace/internal/pause"
 )
 
 const (
@@ -140,7 +141,7 @@ func (s *several) reach(ctx context.Context, options []grpc.CallOption) (int, []
 			waits = !o.FailFast
 		}
 	}
-	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+	for length := firstPause; ; length = min(2*length, longestPause) {
 		for range s.conns {
 			at := s.current()
 			if ctx.Err() != nil || connected(ctx, s.conns[at]) {
@@ -148,7 +149,7 @@ func (s *several) reach(ctx context.Context, options []grpc.CallOption) (int, []
 			}
 			s.leave(at, "")
 		}
-		if !waits || !sleep(ctx, pause) {
+		if !waits || pause.For(ctx, length) != nil {
 			return s.current(), options
 		}
 	}
@@ -200,7 +201,7 @@ func (t *tries) again(ctx context.Context, at int, err error) bool {
 	if t.pause = min(2*t.pause, longestPause); t.until.IsZero() {
 		t.pause, t.until = firstPause, time.Now().Add(t.leaderless)
 	}
-	return time.Now().Add(t.pause).Before(t.until) && sleep(ctx, t.pause)
+	return time.Now().Add(t.pause).Before(t.until) && pause.For(ctx, t.pause) == nil
 }
 
 // stream is a stream that sees refusals.
@@ -244,17 +245,5 @@ func (s *stream) RecvMsg(m any) error {
 		if err := s.CloseSend(); err != nil {
 			return err
 		}
-	}
-}
-
-// sleep waits for d. It returns false if ctx ended before.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }

@@ -23,6 +23,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/millrace/millrace/internal/pause"
 )
 
 const (
@@ -167,7 +169,7 @@ func (s *sender) send(ctx context.Context, batch []*tracepb.Span) {
 		Resource: s.resource, ScopeSpans: []*tracepb.ScopeSpans{{Scope: s.scope, Spans: batch}},
 	}}}
 	until := time.Now().Add(patience)
-	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+	for length := firstPause; ; length = min(2*length, longestPause) {
 		limited, cancel := context.WithTimeout(ctx, s.config.Timeout)
 		answer, err := s.export(limited, request)
 		cancel()
@@ -175,8 +177,8 @@ func (s *sender) send(ctx context.Context, batch []*tracepb.Span) {
 			s.sent(len(batch), answer.GetPartialSuccess())
 			return
 		}
-		pause = max(pause, delay(err))
-		if !mayPass(err) || time.Now().Add(pause).After(until) || !wait(ctx, pause) {
+		length = max(length, delay(err))
+		if !mayPass(err) || time.Now().Add(length).After(until) || pause.For(ctx, length) != nil {
 			s.lost(len(batch), err)
 			return
 		}
@@ -224,16 +226,4 @@ func delay(err error) time.Duration {
 		}
 	}
 	return 0
-}
-
-// wait waits; it returns false if ctx ends before.
-func wait(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/millrace/millrace/internal/pause"
 )
 
 // A replica whose directory is empty asks the others before it begins. If all of them have nothing
@@ -144,7 +146,7 @@ func (r *Replica) told(ctx context.Context, index uint64) {
 		for _, a := range answers {              // order-free: any of them
 			behind = behind || a.Applied < index
 		}
-		if !behind || pause(ctx, retryTime) != nil {
+		if !behind || pause.For(ctx, retryTime) != nil {
 			return
 		}
 	}
@@ -190,7 +192,7 @@ func (r *Replica) first(ctx context.Context) (found bool, err error) {
 			logged = time.Now()
 			r.log.Warn("the first start of a cluster waits for all replicas", "errors", errs)
 		}
-		if err := pause(ctx, retryTime); err != nil {
+		if err := pause.For(ctx, retryTime); err != nil {
 			return false, err
 		}
 	}
@@ -205,22 +207,11 @@ func (r *Replica) join(ctx context.Context) error {
 			logged = time.Now()
 			r.log.Warn("a replica without a directory waits for the leader to take it", "answers", answers, "errors", errs)
 		}
-		if err := pause(ctx, retryTime); err != nil {
+		if err := pause.For(ctx, retryTime); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func pause(ctx context.Context, length time.Duration) error {
-	timer := time.NewTimer(length)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // votes reports whether this replica is in the configuration that it knows. One that has lost its
