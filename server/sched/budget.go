@@ -17,17 +17,6 @@ import (
 // still keeps about 300 bytes and its arguments, and these count. A program that runs for ever must
 // therefore take its state out (scatter or publish it) from time to time.
 
-const (
-	// taskBytes is the approximate size of a task without its key, arguments and inputs. inputBytes
-	// is the approximate size of one input.
-	taskBytes, inputBytes = 260, 48
-)
-
-// heldBytes is the approximate memory of one task's record.
-func (t *task) heldBytes() uint64 {
-	return taskBytes + uint64(t.keyLen) + uint64(t.argLen) + inputBytes*uint64(t.inputs)
-}
-
 // Held returns the approximate memory of everything that the machine holds.
 func (m *Machine) Held() uint64 {
 	return m.totals.HeldBytes + m.totals.InlineBytes + m.totals.DetailBytes + m.totals.TailBytes

@@ -89,24 +89,6 @@ type Effect struct {
 	Function ids.FunctionHash
 }
 
-// TaskState is the state of a task. The package comment shows the transitions.
-type TaskState uint8
-
-// States; the values equal those of the API.
-const (
-	TaskWaiting   TaskState = 1
-	TaskReady     TaskState = 2
-	TaskAssigned  TaskState = 3
-	TaskRunning   TaskState = 4
-	TaskSucceeded TaskState = 5
-	TaskFailed    TaskState = 6
-	TaskCancelled TaskState = 7
-	TaskReleased  TaskState = 8
-	// TaskRescuing means that the worker that held the object died, and other workers are copying
-	// the object out of its memory.
-	TaskRescuing TaskState = 9
-)
-
 // Counts counts tasks by state; index 0 is unused.
 type Counts [TaskRescuing + 1]uint64
 

@@ -1,5 +1,11 @@
 package sched
 
+import (
+	"cmp"
+	"math/bits"
+	"slices"
+)
+
 // heap is a binary heap; pop returns the least element. container/heap would allocate for each
 // value that goes in and for each that comes out. Ready tasks have their own queue type, because
 // they mostly arrive in order.
@@ -42,4 +48,19 @@ func (q *heap[T]) pop() T {
 	h[i] = last
 	*q = h
 	return first
+}
+
+// keptWork bounds the capacity that a work list keeps between steps.
+const keptWork = 1 << 14
+
+func trailingZeros(w uint64) int { return bits.TrailingZeros64(w) }
+
+func sortedKeys[K cmp.Ordered, V any](from map[K]V) []K {
+	keys := make([]K, 0, len(from))
+	// sorted: below.
+	for k := range from {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
 }

@@ -28,7 +28,6 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
-	"github.com/millrace/millrace/internal/invariant"
 	"github.com/millrace/millrace/server/copies"
 )
 
@@ -157,282 +156,6 @@ type Machine struct {
 	scratch  scratch
 }
 
-// New makes an empty machine.
-func New(c Config) *Machine {
-	c = c.withDefaults()
-	m := &Machine{
-		config:       c,
-		tasks:        dir{trimmed: uint64(c.FirstTask) >> (blockBits + dirBits)},
-		nextID:       c.FirstTask,
-		served:       firstRank << placeBits,
-		lowestNested: firstRank,
-		nextGraph:    1,
-		namespaces:   make(map[string]*namespace),
-		graphs:       make([]*graph, 1),
-		graphIndex:   make(map[ids.GraphID]uint32),
-		holders:      make([]holder, 1),
-		clients:      make(map[ids.ClientID]*client),
-		datasets:     make(map[uint64]uint32),
-		opIndex:      make(map[OpSpec]uint32),
-		functions:    make(map[ids.FunctionHash]int),
-		options:      make([]options, 1),
-		optionIndex:  map[string]uint32{},
-		classIndex:   make(map[classKey]uint32),
-		workerIndex:  make(map[ids.WorkerID]uint32),
-		rates:        make(map[ratePair]rate),
-		tails:        make(map[ids.TaskID]string),
-		linalg:       make(map[ids.TaskID]string),
-		lostData:     make(map[ids.TaskID]lostData),
-		wide:         make(map[ids.TaskID]uint64),
-		chains:       make(map[ids.TaskID][]chainLink),
-		starts:       make(map[ids.TaskID]time.Time),
-		trouble:      make(map[ids.TaskID]*trouble),
-		latest:       make(map[ids.TaskID]uint32),
-		errors:       make(map[ids.TaskID]*TaskError),
-		requests:     requestLog{index: make(map[requestKey]answered)},
-	}
-	return m.init()
-}
-
-func (m *Machine) init() *Machine {
-	text, body, place := canonical(&Options{})
-	m.facts.on = m.config.Facts
-	m.options[0] = options{text: text, body: body, place: place, rank: rankOf(0), tasks: 1}
-	m.optionIndex[text] = 0
-	m.copier = copies.New(copies.Config{RescueTimeout: m.config.RescueTimeout, BytesPerSecond: m.config.DefaultBytesPerSecond}, tables{m})
-	return m
-}
-
-// Step handles an event that needs no answer. Events with an answer are allowed too; their answer
-// or error is lost. The effects are appended to out and returned, so that the caller can reuse the
-// slice.
-func (m *Machine) Step(now time.Time, ev Event, out []Effect) []Effect {
-	m.begin(now, ev, out)
-	switch ev := ev.(type) {
-	case TasksReported:
-		m.tasksReported(ev)
-	case ObjectsReported:
-		m.objectsReported(ev)
-	case TasksReleased:
-		m.tasksReleased(ev)
-	case GraphSubmitted:
-		_, err := m.submit(ev)
-		return m.finishUnless(err)
-	case TasksHeld:
-		_, err := m.tasksHeld(ev)
-		return m.finishUnless(err)
-	case TasksCancelled:
-		_, err := m.tasksCancelled(ev)
-		return m.finishUnless(err)
-	case TasksRetried:
-		_, err := m.tasksRetried(ev)
-		return m.finishUnless(err)
-	case GraphReleased:
-		return m.finishUnless(m.graphReleased(ev))
-	case DatasetPublished:
-		_, err := m.datasetPublished(ev)
-		return m.finishUnless(err)
-	case DatasetUnpublished:
-		m.datasetUnpublished(ev)
-	case ClientOpened:
-		m.clientOpened(ev)
-	case ClientRenewed:
-		m.clientRenewed(ev)
-	case ClientClosed:
-		m.clientClosed(ev.Client)
-	case WorkerRegistered:
-		m.workerRegistered(ev)
-	case WorkerDisconnected:
-		m.workerDisconnected(ev)
-	case WorkerLost:
-		m.workerLost(ev)
-	case WorkerEnded:
-		m.workerEnded(ev)
-	case RescueFailed:
-		m.rescueFailed(ev)
-	case WorkerDraining:
-		m.tell(copies.WorkerDraining(ev))
-	case DrainOrdered:
-		return m.finishUnless(m.drainOrdered(ev))
-	case DrainUndone:
-		return m.finishUnless(m.drainUndone(ev))
-	case RebalanceOrdered:
-		_, err := m.rebalanceOrdered(ev)
-		return m.finishUnless(err)
-	case RebalanceStopped:
-		m.tell(copies.RebalanceStopped(ev))
-	case WorkerMeasured:
-		m.workerMeasured(ev)
-	case RatesMeasured:
-		for _, r := range ev {
-			m.rateMeasured(r)
-		}
-	case TimePassed:
-		m.timePassed()
-	case Loaded:
-		m.loaded(ev)
-	case RestartEnded:
-		m.restartEnded()
-	}
-	return m.finish()
-}
-
-// Submit is Step for GraphSubmitted, with its answer. On an error nothing has changed and there are
-// no effects.
-func (m *Machine) Submit(now time.Time, ev GraphSubmitted, out []Effect) (SubmitResult, []Effect, *Error) {
-	m.begin(now, ev, out)
-	result, err := m.submit(ev)
-	return result, m.finishUnless(err), err
-}
-
-// Hold is Step for TasksHeld. It returns the numbers of the tasks, then those of the keys.
-func (m *Machine) Hold(now time.Time, ev TasksHeld, out []Effect) ([]ids.TaskID, []Effect, *Error) {
-	m.begin(now, ev, out)
-	tasks, err := m.tasksHeld(ev)
-	return tasks, m.finishUnless(err), err
-}
-
-// Cancelled is the answer to TasksCancelled: the number of tasks that became CANCELLED, and the
-// named tasks that are unknown, because they do not exist or only others hold them.
-type Cancelled struct {
-	Tasks   uint64
-	Unknown []ids.TaskID
-}
-
-// Cancel is Step for TasksCancelled.
-func (m *Machine) Cancel(now time.Time, ev TasksCancelled, out []Effect) (done Cancelled, effects []Effect, err *Error) {
-	m.begin(now, ev, out)
-	before := m.totals.Cancelled
-	done.Unknown, err = m.tasksCancelled(ev)
-	effects = m.finishUnless(err)
-	done.Tasks = m.totals.Cancelled - before
-	return done, effects, err
-}
-
-// Retry is Step for TasksRetried. It returns the number of tasks that run again, inputs included.
-func (m *Machine) Retry(now time.Time, ev TasksRetried, out []Effect) (retried uint64, effects []Effect, err *Error) {
-	m.begin(now, ev, out)
-	retried, err = m.tasksRetried(ev)
-	return retried, m.finishUnless(err), err
-}
-
-// ReleaseGraph is Step for GraphReleased.
-func (m *Machine) ReleaseGraph(now time.Time, ev GraphReleased, out []Effect) ([]Effect, *Error) {
-	m.begin(now, ev, out)
-	err := m.graphReleased(ev)
-	return m.finishUnless(err), err
-}
-
-// OrderDrain is Step for DrainOrdered.
-func (m *Machine) OrderDrain(now time.Time, ev DrainOrdered, out []Effect) ([]Effect, *Error) {
-	m.begin(now, ev, out)
-	err := m.drainOrdered(ev)
-	return m.finishUnless(err), err
-}
-
-// UndoDrain is Step for DrainUndone.
-func (m *Machine) UndoDrain(now time.Time, ev DrainUndone, out []Effect) ([]Effect, *Error) {
-	m.begin(now, ev, out)
-	err := m.drainUndone(ev)
-	return m.finishUnless(err), err
-}
-
-// OrderRebalance is Step for RebalanceOrdered. It returns the plan.
-func (m *Machine) OrderRebalance(now time.Time, ev RebalanceOrdered, out []Effect) (copies.RebalanceInfo, []Effect, *Error) {
-	m.begin(now, ev, out)
-	info, err := m.rebalanceOrdered(ev)
-	return info, m.finishUnless(err), err
-}
-
-// Publish is Step for DatasetPublished. It returns the task of each key.
-func (m *Machine) Publish(now time.Time, ev DatasetPublished, out []Effect) ([]ids.TaskID, []Effect, *Error) {
-	m.begin(now, ev, out)
-	tasks, err := m.datasetPublished(ev)
-	return tasks, m.finishUnless(err), err
-}
-
-// NextDeadline is the time at which TimePassed is due next; false: no timer is set.
-func (m *Machine) NextDeadline() (time.Time, bool) {
-	if len(m.timers) == 0 {
-		return time.Time{}, false
-	}
-	return m.timers[0].at, true
-}
-
-// keptWork bounds the capacity that a work list keeps between steps.
-const keptWork = 1 << 14
-
-func (m *Machine) begin(now time.Time, ev Event, out []Effect) {
-	m.checkLoading(ev)
-	m.now, m.out, m.cause, m.changedOrders = now, out, causeOf(ev), nil
-	if m.facts.rows = m.facts.rows[:0]; cap(m.facts.rows) > keptWork {
-		m.facts.rows = nil
-	}
-	if m.epoch.IsZero() {
-		m.epoch = now
-	}
-	m.millis = uint32(now.Sub(m.epoch).Milliseconds())
-}
-
-// finish carries out all consequences of the event, until the work lists are empty, and returns the
-// effects.
-func (m *Machine) finish() []Effect {
-	for {
-		m.propagate()
-		m.dispatch()
-		m.preassignMakers()
-		if m.copier.Pending() {
-			m.tell(copies.Continued{})
-			continue
-		}
-		if len(m.endings)+len(m.reruns)+len(m.settling)+len(m.stranded)+len(m.copied) == 0 {
-			break
-		}
-	}
-	// After a step that touched very many tasks, do not keep the large lists for ever.
-	if cap(m.settling) > keptWork {
-		m.settling = nil
-	}
-	if cap(m.endings) > keptWork {
-		m.endings = nil
-	}
-	if cap(m.reruns) > keptWork {
-		m.reruns = nil
-	}
-	if cap(m.stranded) > keptWork {
-		m.stranded = nil
-	}
-	m.stealTasks()
-	m.flushGraphs()
-	m.flushWorkers()
-	m.out = append(m.out, m.freed...)
-	m.freed = m.freed[:0]
-	out := m.out
-	m.out = nil
-	if invariant.Enabled {
-		if err := m.Check(); err != nil {
-			panic(err)
-		}
-	}
-	return out
-}
-
-// finishUnless is finish if err is nil. A refused event has no effects at all, not even those that
-// were due anyway.
-func (m *Machine) finishUnless(err *Error) []Effect {
-	if err == nil {
-		return m.finish()
-	}
-	out := m.out
-	m.out = nil
-	if invariant.Enabled {
-		if err := m.Check(); err != nil {
-			panic(err)
-		}
-	}
-	return out
-}
-
 // propagate empties the work lists: failures reach dependents, wanted tasks without an object start
 // again, attempts whose inputs will not come are recalled, and tasks that are not wanted any more
 // are dropped or released.
@@ -463,86 +186,115 @@ func (m *Machine) propagate() {
 	}
 }
 
+// scratch is memory reused between steps; nothing in it has a meaning across steps.
+type scratch struct {
+	makers     []maker
+	crossTasks heap[crossTask]
+	candidates []*worker
+	submit     submitScratch
+}
+
+// Totals has sums over the whole machine.
+type Totals struct {
+	// Counts of live tasks by state, indexed by TaskState.
+	Counts                   Counts
+	Tasks                    uint64
+	Graphs, Clients, Workers uint64
+	// ReadyQueued counts ready tasks that wait for a worker.
+	ReadyQueued uint64
+	InlineBytes uint64
+	// HeldBytes is the approximate size of records, keys and arguments. For DetailBytes and
+	// TailBytes see Config.
+	HeldBytes, DetailBytes, TailBytes uint64
+	// The fields from Submitted on only grow.
+	Submitted, Forgotten, Assigned, Succeeded, Failed, Cancelled, Retracted, Recomputed uint64
+	// Rescued counts objects that were copied out of the memory of dead workers.
+	Rescued uint64
+	// Moved counts objects that a rebalance has moved.
+	Moved uint64
+	// Stale counts reports that were dropped because their attempt was not the current one.
+	Stale uint64
+}
+
+// Statuses returns the words of Explanation.Status. They equal those of the API's TaskStatus.
+func Statuses() []string {
+	return []string{
+		"INPUTS_MISSING", "WAITING_FOR_DATA", "NO_WORKERS", "NO_WORKER_FITS", "ALL_WORKERS_BUSY", "RETRY_BACKOFF",
+		"ASSIGNED", "PREASSIGNED", "RUNNING", "RESCUING", "ENDED",
+	}
+}
+
+// lookup finds the record of a task; nil if the task is forgotten or never existed.
+func (m *Machine) lookup(id ids.TaskID) (*block, *task) {
+	b := m.tasks.block(uint64(id) >> blockBits)
+	if b == nil {
+		return nil, nil
+	}
+	t := &b.tasks[id&blockMask]
+	if t.state == 0 {
+		return nil, nil
+	}
+	return b, t
+}
+
+// at is lookup for ids that the machine itself keeps. REQUIRES: the task is not forgotten.
+func (m *Machine) at(id ids.TaskID) (*block, *task) {
+	b := m.tasks.block(uint64(id) >> blockBits)
+	return b, &b.tasks[id&blockMask]
+}
+
+func (m *Machine) edge(r edgeRef) *edge {
+	return &m.tasks.block(uint64(r) >> edgeBits).edges[r&(maxBlockEdges-1)]
+}
+
+// consumerOf returns the task that an edge belongs to: the one that uses the object.
+func (m *Machine) consumerOf(r edgeRef) (ids.TaskID, *block, *task, *edge) {
+	b := m.tasks.block(uint64(r) >> edgeBits)
+	e := &b.edges[r&(maxBlockEdges-1)]
+	return ids.TaskID(b.number<<blockBits | uint64(e.consumer)), b, &b.tasks[e.consumer], e
+}
+
+// linkEdge prepends edge i of block b to its producer's list of dependents. So lists run from the
+// newest dependent to the oldest; only ranks decide the order of tasks.
+func (m *Machine) linkEdge(b *block, i uint32, producer *task) {
+	r := edgeRef(b.number<<edgeBits | uint64(i))
+	e := &b.edges[i]
+	e.next, e.prev, e.flags = producer.dependents, 0, edgeLinked
+	if e.next != 0 {
+		m.edge(e.next).prev = r
+	}
+	producer.dependents = r
+}
+
+func (m *Machine) unlinkEdge(e *edge, producer *task) {
+	if e.flags&edgeLinked == 0 {
+		return
+	}
+	if e.prev != 0 {
+		m.edge(e.prev).next = e.next
+	} else {
+		producer.dependents = e.next
+	}
+	if e.next != 0 {
+		m.edge(e.next).prev = e.prev
+	}
+	e.flags, e.next, e.prev = 0, 0, 0
+}
+
+func (m *Machine) workerOf(id ids.WorkerID) *worker {
+	slot, ok := m.workerIndex[id]
+	if !ok {
+		return nil
+	}
+	return m.workers[slot]
+}
+
 func (m *Machine) emit(e Effect) { m.out = append(m.out, e) }
 
-// notify sends the task's state to the clients that hold the task.
-func (m *Machine) notify(id ids.TaskID, b *block, t *task) {
-	for i := t.holders; i != 0; i = b.links[i].next {
-		if h := &m.holders[b.links[i].value]; h.kind == HolderClient {
-			m.emit(Effect{Kind: EffectNotify, Task: id, Client: h.client, State: t.state, Attempt: ids.Attempt(t.attempt)})
-		}
-	}
-}
-
-// setState moves a task to another state and updates all counts by state.
-func (m *Machine) setState(id ids.TaskID, t *task, to TaskState) {
-	from := t.state
-	m.count(t, to)
-	if to == TaskReady {
-		t.readied = m.millis
-	}
-	m.history.add(m, id, from, to, t.attempt, t.worker)
-	if m.copier.Copying() && !to.unended() {
-		ended := copies.CopyEnded{Task: id}
-		if err := m.errors[id]; err != nil {
-			ended.Error = err.Message
-		}
-		m.tell(ended)
-	}
-}
-
-// count sets the state of a task with all counts that follow from it.
-func (m *Machine) count(t *task, to TaskState) {
-	g := m.graphs[t.graph]
-	p := &g.summaries[t.summary]
-	from := t.state
-	t.state = to
-	g.counts[from]--
-	g.counts[to]++
-	p.Counts[from]--
-	p.Counts[to]++
-	m.totals.Counts[from]--
-	m.totals.Counts[to]++
-	if to == TaskAssigned && m.restart.attempts > 0 {
-		g.endedBefore = time.Time{}
-	}
-	if from.unended() != to.unended() {
-		if to.unended() {
-			g.begin(1)
-		} else {
-			g.endOne()
-		}
-	}
-	m.touch(t.graph, g)
-}
-
-// activate counts the task as a user of its inputs; deactivate takes that back.
-func (m *Machine) activate(b *block, t *task) {
-	for i := range b.edgesOf(t) {
-		_, p := m.at(b.edges[t.edge+uint32(i)].input)
-		p.unfinished++
-	}
-}
-
-func (m *Machine) deactivate(b *block, t *task) {
-	edges := b.edgesOf(t)
-	for i := range edges {
-		id := edges[i].input
-		_, p := m.at(id)
-		if p.unfinished--; p.unfinished == 0 {
-			m.reconsider(id, p)
-		}
-	}
-}
-
-func (t *task) wanted() bool {
-	return t.holders != 0 || t.unfinished > 0 || t.flags&flagRunHold != 0
-}
-
-// reconsider queues a task that is perhaps not wanted any more.
-func (m *Machine) reconsider(id ids.TaskID, t *task) {
-	if t.flags&flagSettling == 0 && !t.wanted() {
-		t.flags |= flagSettling
-		m.settling = append(m.settling, id)
+// emitTo emits an order to a worker, unless the worker is disconnected. Reconciliation on reconnect
+// finds the objects and attempts that the worker then has without need.
+func (m *Machine) emitTo(kind EffectKind, w *worker, id ids.TaskID, attempt uint32) {
+	if w.reachable() {
+		m.emit(Effect{Kind: kind, Worker: w.id, Task: id, Attempt: ids.Attempt(attempt)})
 	}
 }

@@ -563,11 +563,3 @@ func (m *Machine) enlist(id ids.TaskID, b *block, t *task, w *worker) {
 		m.makers = append(m.makers, TaskRef{id, ids.Attempt(t.attempt)})
 	}
 }
-
-// scratch is memory reused between steps; nothing in it has a meaning across steps.
-type scratch struct {
-	makers     []maker
-	crossTasks heap[crossTask]
-	candidates []*worker
-	submit     submitScratch
-}

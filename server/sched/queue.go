@@ -1,11 +1,6 @@
 package sched
 
-import (
-	"time"
-
-	"github.com/millrace/millrace/internal/ids"
-	"github.com/millrace/millrace/server/copies"
-)
+import "github.com/millrace/millrace/internal/ids"
 
 // readyQueue orders ready tasks by rank. Tasks mostly become ready in rank order; those go to the
 // end of a sorted run, from which the first is taken at no cost. The others go to a heap. An entry
@@ -167,65 +162,4 @@ func (m *Machine) makeReady(id ids.TaskID, t *task) {
 		m.setState(id, t, TaskReady)
 	}
 	m.enqueue(id, t)
-}
-
-// timerKind selects the action of a timer.
-type timerKind uint8
-
-const (
-	timerRetry timerKind = iota + 1
-	timerLease
-	timerRetention
-	timerSteal
-	timerCopies
-	timerLostData
-	timerDispatch
-)
-
-// timer is a deadline. Timers are never removed early. Instead, the action checks its object again
-// when the timer is due.
-type timer struct {
-	at      time.Time
-	kind    timerKind
-	wake    copies.WakeKind // set for timerCopies only
-	id      uint64
-	attempt uint32
-	// seq keeps timers that are due at the same time in the order in which they were set.
-	seq uint64
-}
-
-func (a timer) Before(b timer) bool {
-	if !a.at.Equal(b.at) {
-		return a.at.Before(b.at)
-	}
-	return a.seq < b.seq
-}
-
-func (m *Machine) arm(t timer) {
-	m.stamp++
-	t.seq = m.stamp
-	m.timers.push(t)
-}
-
-// timePassed runs the timers that are due.
-func (m *Machine) timePassed() {
-	for len(m.timers) > 0 && !m.timers[0].at.After(m.now) {
-		t := m.timers.pop()
-		switch t.kind {
-		case timerRetry:
-			m.retryDue(ids.TaskID(t.id), t.attempt)
-		case timerLease:
-			m.leaseDue(ids.ClientID(t.id))
-		case timerRetention:
-			m.retentionDue(ids.GraphID(t.id))
-		case timerSteal:
-			m.stealArmed = false // each step ends with stealTasks
-		case timerDispatch:
-			m.dispatchArmed = false // each step ends with a dispatch
-		case timerCopies:
-			m.tell(copies.TimePassed{Wake: copies.Wake{Kind: t.wake, Worker: ids.WorkerID(t.id)}})
-		case timerLostData:
-			m.lostDataDue()
-		}
-	}
 }

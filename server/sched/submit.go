@@ -606,10 +606,3 @@ func (s *submission) want(g *graph, clientHolder uint32, id ids.TaskID, t *task,
 		m.reruns = append(m.reruns, rerun{task: id})
 	}
 }
-
-// ended reports whether the task has an outcome to notify clients of.
-func ended(s TaskState) bool { return s == TaskSucceeded || s == TaskFailed || s == TaskCancelled }
-
-func (m *Machine) notifyOne(id ids.TaskID, t *task, c ids.ClientID) {
-	m.emit(Effect{Kind: EffectNotify, Task: id, Client: c, State: t.state, Attempt: ids.Attempt(t.attempt)})
-}

@@ -4,25 +4,12 @@ import (
 	"cmp"
 	"encoding/binary"
 	"math"
-	"math/bits"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
 )
-
-func trailingZeros(w uint64) int { return bits.TrailingZeros64(w) }
-
-func sortedKeys[K cmp.Ordered, V any](from map[K]V) []K {
-	keys := make([]K, 0, len(from))
-	// sorted: below.
-	for k := range from {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
-}
 
 // op is an interned op. The slot of an op without tasks is kept for a while, to keep the learned
 // averages.

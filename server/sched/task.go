@@ -6,6 +6,24 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
+// TaskState is the state of a task. The package comment shows the transitions.
+type TaskState uint8
+
+// States; the values equal those of the API.
+const (
+	TaskWaiting   TaskState = 1
+	TaskReady     TaskState = 2
+	TaskAssigned  TaskState = 3
+	TaskRunning   TaskState = 4
+	TaskSucceeded TaskState = 5
+	TaskFailed    TaskState = 6
+	TaskCancelled TaskState = 7
+	TaskReleased  TaskState = 8
+	// TaskRescuing means that the worker that held the object died, and other workers are copying
+	// the object out of its memory.
+	TaskRescuing TaskState = 9
+)
+
 // Tasks are stored in blocks of blockTasks consecutive ids. Ids are given out densely and never
 // reused: id>>blockBits is the block, and the low bits are the index in it. A block owns everything
 // of its tasks (keys, arguments, edges, links), so all of this memory is freed at once when the
@@ -327,63 +345,6 @@ func (b *block) inlineOf(index uint64) []byte {
 	return b.inline[index]
 }
 
-// lookup finds the record of a task; nil if the task is forgotten or never existed.
-func (m *Machine) lookup(id ids.TaskID) (*block, *task) {
-	b := m.tasks.block(uint64(id) >> blockBits)
-	if b == nil {
-		return nil, nil
-	}
-	t := &b.tasks[id&blockMask]
-	if t.state == 0 {
-		return nil, nil
-	}
-	return b, t
-}
-
-// at is lookup for ids that the machine itself keeps. REQUIRES: the task is not forgotten.
-func (m *Machine) at(id ids.TaskID) (*block, *task) {
-	b := m.tasks.block(uint64(id) >> blockBits)
-	return b, &b.tasks[id&blockMask]
-}
-
-func (m *Machine) edge(r edgeRef) *edge {
-	return &m.tasks.block(uint64(r) >> edgeBits).edges[r&(maxBlockEdges-1)]
-}
-
-// consumerOf returns the task that an edge belongs to: the one that uses the object.
-func (m *Machine) consumerOf(r edgeRef) (ids.TaskID, *block, *task, *edge) {
-	b := m.tasks.block(uint64(r) >> edgeBits)
-	e := &b.edges[r&(maxBlockEdges-1)]
-	return ids.TaskID(b.number<<blockBits | uint64(e.consumer)), b, &b.tasks[e.consumer], e
-}
-
-// linkEdge prepends edge i of block b to its producer's list of dependents. So lists run from the
-// newest dependent to the oldest; only ranks decide the order of tasks.
-func (m *Machine) linkEdge(b *block, i uint32, producer *task) {
-	r := edgeRef(b.number<<edgeBits | uint64(i))
-	e := &b.edges[i]
-	e.next, e.prev, e.flags = producer.dependents, 0, edgeLinked
-	if e.next != 0 {
-		m.edge(e.next).prev = r
-	}
-	producer.dependents = r
-}
-
-func (m *Machine) unlinkEdge(e *edge, producer *task) {
-	if e.flags&edgeLinked == 0 {
-		return
-	}
-	if e.prev != 0 {
-		m.edge(e.prev).next = e.next
-	} else {
-		producer.dependents = e.next
-	}
-	if e.next != 0 {
-		m.edge(e.next).prev = e.prev
-	}
-	e.flags, e.next, e.prev = 0, 0, 0
-}
-
 // taskSet is a set of task ids: one bit per id, in chunks of one block each. members returns the
 // ids in order.
 type taskSet struct {
@@ -472,4 +433,19 @@ func (s *taskSet) members(out []ids.TaskID) []ids.TaskID {
 		}
 	}
 	return out
+}
+
+func (t *task) wanted() bool {
+	return t.holders != 0 || t.unfinished > 0 || t.flags&flagRunHold != 0
+}
+
+const (
+	// taskBytes is the approximate size of a task without its key, arguments and inputs. inputBytes
+	// is the approximate size of one input.
+	taskBytes, inputBytes = 260, 48
+)
+
+// heldBytes is the approximate memory of one task's record.
+func (t *task) heldBytes() uint64 {
+	return taskBytes + uint64(t.keyLen) + uint64(t.argLen) + inputBytes*uint64(t.inputs)
 }

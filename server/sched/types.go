@@ -225,14 +225,6 @@ type WorkerInfo struct {
 	Drain *copies.DrainInfo
 }
 
-// Statuses returns the words of Explanation.Status. They equal those of the API's TaskStatus.
-func Statuses() []string {
-	return []string{
-		"INPUTS_MISSING", "WAITING_FOR_DATA", "NO_WORKERS", "NO_WORKER_FITS", "ALL_WORKERS_BUSY", "RETRY_BACKOFF",
-		"ASSIGNED", "PREASSIGNED", "RUNNING", "RESCUING", "ENDED",
-	}
-}
-
 // Explanation says why a task is not running, or how it ended.
 type Explanation struct {
 	Task TaskInfo
@@ -268,26 +260,4 @@ type Verdict struct {
 type Source struct {
 	Worker ids.WorkerID
 	Bytes  uint64
-}
-
-// Totals has sums over the whole machine.
-type Totals struct {
-	// Counts of live tasks by state, indexed by TaskState.
-	Counts                   Counts
-	Tasks                    uint64
-	Graphs, Clients, Workers uint64
-	// ReadyQueued counts ready tasks that wait for a worker.
-	ReadyQueued uint64
-	InlineBytes uint64
-	// HeldBytes is the approximate size of records, keys and arguments. For DetailBytes and
-	// TailBytes see Config.
-	HeldBytes, DetailBytes, TailBytes uint64
-	// The fields from Submitted on only grow.
-	Submitted, Forgotten, Assigned, Succeeded, Failed, Cancelled, Retracted, Recomputed uint64
-	// Rescued counts objects that were copied out of the memory of dead workers.
-	Rescued uint64
-	// Moved counts objects that a rebalance has moved.
-	Moved uint64
-	// Stale counts reports that were dropped because their attempt was not the current one.
-	Stale uint64
 }

@@ -102,22 +102,6 @@ func (w *worker) part(id ids.TaskID, t *task) {
 
 func (w *worker) reachable() bool { return w.state != WorkerStateDisconnected }
 
-func (m *Machine) workerOf(id ids.WorkerID) *worker {
-	slot, ok := m.workerIndex[id]
-	if !ok {
-		return nil
-	}
-	return m.workers[slot]
-}
-
-// emitTo emits an order to a worker, unless the worker is disconnected. Reconciliation on reconnect
-// finds the objects and attempts that the worker then has without need.
-func (m *Machine) emitTo(kind EffectKind, w *worker, id ids.TaskID, attempt uint32) {
-	if w.reachable() {
-		m.emit(Effect{Kind: kind, Worker: w.id, Task: id, Attempt: ids.Attempt(attempt)})
-	}
-}
-
 func (m *Machine) workerRegistered(ev WorkerRegistered) {
 	w := m.workerOf(ev.Worker)
 	if w == nil {
