@@ -1,10 +1,6 @@
 package sched
 
-import (
-	"fmt"
-
-	"github.com/millrace/millrace/internal/ids"
-)
+import "github.com/millrace/millrace/internal/ids"
 
 func cancelError(reason string) *TaskError {
 	if reason == "" {
@@ -64,11 +60,6 @@ func (m *Machine) tasksCancelled(ev TasksCancelled) (unknown []ids.TaskID, err *
 		return nil, unknownTask(ev.Tasks[0]) // Nothing was changed.
 	}
 	return unknown, nil
-}
-
-func unknownTask(id ids.TaskID) *Error {
-	return &Error{Kind: ErrUnknownTask, Object: id.String(),
-		Message: fmt.Sprintf("task %s is not known: everybody released it, or it was never submitted to this scheduler", id)}
 }
 
 // foreign finds the tasks that a holder other than the given one wants, directly or through their

@@ -81,29 +81,3 @@ func (m *Machine) upstreamOf(id ids.TaskID, t *task, w *worker) (upstream ids.Wo
 	}
 	return upstream, downstream
 }
-
-// chains checks the broadcast chains.
-func (k *checker) chains() {
-	m := k.m
-	for _, id := range sortedKeys(m.chains) {
-		list := m.chains[id]
-		if len(list) == 0 {
-			k.fail("%s has an empty chain", id)
-		}
-		for i, r := range list {
-			w := m.workerOf(r.worker)
-			if w == nil || !w.pipelined || !w.fetching.has(id) {
-				k.fail("%s is not going to fetch %s, and in its chain", r.worker, id)
-				continue
-			}
-			for _, other := range list[:i] {
-				if other.worker == r.worker || r.upstream != 0 && other.upstream == r.upstream {
-					k.fail("%s and %s are at one place of the chain of %s", other.worker, r.worker, id)
-				}
-			}
-			if r.upstream != 0 && !slices.ContainsFunc(list[:i], func(before chainLink) bool { return before.worker == r.upstream }) {
-				k.fail("%s reads %s from its upstream %s, which was not told before", r.worker, id, r.upstream)
-			}
-		}
-	}
-}

@@ -111,11 +111,6 @@ func (m *Machine) lookupAll(ns *namespace, keys []string) ([]ids.TaskID, *Error)
 	return tasks, nil
 }
 
-func unknownKey(namespace, key string) *Error {
-	return &Error{Kind: ErrUnknownTask, Object: key,
-		Message: fmt.Sprintf("no task has key %s in namespace %q: it was never submitted, or everybody released it", key, namespace)}
-}
-
 func (m *Machine) holdAll(holder uint32, tasks []ids.TaskID) {
 	for _, id := range tasks {
 		_, t := m.at(id)

@@ -234,32 +234,57 @@ type ObjectsReported struct {
 // loop sends it at Machine.NextDeadline.
 type TimePassed struct{}
 
-func (ClientOpened) event()       {}
-func (ClientRenewed) event()      {}
-func (ClientClosed) event()       {}
-func (GraphSubmitted) event()     {}
-func (TasksHeld) event()          {}
-func (TasksReleased) event()      {}
-func (TasksCancelled) event()     {}
-func (TasksRetried) event()       {}
-func (GraphReleased) event()      {}
-func (DatasetPublished) event()   {}
+func (ClientOpened) event() {}
+
+func (ClientRenewed) event() {}
+
+func (ClientClosed) event() {}
+
+func (GraphSubmitted) event() {}
+
+func (TasksHeld) event() {}
+
+func (TasksReleased) event() {}
+
+func (TasksCancelled) event() {}
+
+func (TasksRetried) event() {}
+
+func (GraphReleased) event() {}
+
+func (DatasetPublished) event() {}
+
 func (DatasetUnpublished) event() {}
-func (WorkerRegistered) event()   {}
+
+func (WorkerRegistered) event() {}
+
 func (WorkerDisconnected) event() {}
-func (WorkerLost) event()         {}
-func (WorkerEnded) event()        {}
-func (RescueFailed) event()       {}
-func (WorkerDraining) event()     {}
-func (DrainOrdered) event()       {}
-func (DrainUndone) event()        {}
-func (RebalanceOrdered) event()   {}
-func (RebalanceStopped) event()   {}
-func (WorkerMeasured) event()     {}
-func (RatesMeasured) event()      {}
-func (TasksReported) event()      {}
-func (ObjectsReported) event()    {}
-func (TimePassed) event()         {}
+
+func (WorkerLost) event() {}
+
+func (WorkerEnded) event() {}
+
+func (RescueFailed) event() {}
+
+func (WorkerDraining) event() {}
+
+func (DrainOrdered) event() {}
+
+func (DrainUndone) event() {}
+
+func (RebalanceOrdered) event() {}
+
+func (RebalanceStopped) event() {}
+
+func (WorkerMeasured) event() {}
+
+func (RatesMeasured) event() {}
+
+func (TasksReported) event() {}
+
+func (ObjectsReported) event() {}
+
+func (TimePassed) event() {}
 
 // OpSpec is the machine's view of an op: its name, for counting, and the kind of executor that it
 // needs.
@@ -311,17 +336,6 @@ func (s WorkerSelector) String() string {
 		return s.Worker.String()
 	}
 	return s.Name + s.Host
-}
-
-func (s WorkerSelector) selects(w *worker) bool {
-	switch {
-	case s.Worker != 0:
-		return s.Worker == w.id
-	case s.Name != "":
-		return s.Name == w.name
-	default:
-		return s.Host != "" && s.Host == w.host
-	}
 }
 
 // TaskSpec is one task as submitted.
@@ -442,4 +456,28 @@ type TaskError struct {
 	Detail any
 	// DetailBytes is the size of Detail; 0 if Detail belongs to another task's error.
 	DetailBytes uint64
+}
+
+// Linalg describes how a worker computes linear algebra on the CPU.
+type Linalg struct {
+	// Library describes the library for people. Empty: the worker does not compute linear algebra.
+	Library string
+	// File is the library's file on the worker's host; empty: there is no library, or no such file.
+	File string
+	// Cores is the number of processors that native operations may use together; 0 means all.
+	Cores uint32
+	// Ops are the native operations of linear algebra that the CPU computes.
+	Ops []string
+}
+
+// Phases are the times that a worker spent on an attempt beside running it; 0: unknown.
+type Phases struct {
+	// Fetch is the time in which inputs came from other workers, Load that in which they came only
+	// from lower tiers, Wait that for memory, Deserialize that for the function and the inputs, and
+	// Publish that for the result.
+	Fetch, Load, Wait, Deserialize, Publish time.Duration
+	// FetchedBytes came from other workers.
+	FetchedBytes uint64
+	// Slot is the number of the worker's slot, counted from 1.
+	Slot uint32
 }

@@ -9,6 +9,43 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
+// Explanation says why a task is not running, or how it ended.
+type Explanation struct {
+	Task TaskInfo
+	// Status is one of Statuses().
+	Status string
+	// Text is a sentence with the same status and a remedy.
+	Text string
+	// Missing are inputs without an object, at most 20.
+	Missing []TaskInfo
+	// Workers are the verdicts of at most 100 workers.
+	Workers []Verdict
+}
+
+// Verdict describes one worker as a place for one task.
+type Verdict struct {
+	Worker   ids.WorkerID
+	Name     string
+	Feasible bool
+	// Reason says why the worker is not feasible; empty if it is.
+	Reason       string
+	QueueSeconds float64
+	MissingBytes uint64
+	// TransferSeconds is the estimated time to fetch the missing bytes.
+	TransferSeconds float64
+	// FinishSeconds is the estimated time from now until the task would end there.
+	FinishSeconds float64
+	// Sources are the workers from which the missing bytes would come, in the order of the inputs;
+	// at most 8.
+	Sources []Source
+}
+
+// Source is a worker from which inputs would be fetched.
+type Source struct {
+	Worker ids.WorkerID
+	Bytes  uint64
+}
+
 const (
 	explainedInputs  = 20
 	explainedWorkers = 100
@@ -293,4 +330,67 @@ func textList(texts []string) string {
 		texts = append(slices.Clone(texts[:shown]), "...")
 	}
 	return strings.Join(texts, ", ")
+}
+
+func (m *Machine) unfitError(id ids.TaskID, b *block, t *task) *TaskError {
+	key := string(b.keyOf(t))
+	e, _ := m.Explain(m.now, id)
+	return &TaskError{Reason: "NO_WORKER_FITS", Message: fmt.Sprintf("task %s: %s", key, e.Text), OriginKey: key, Attempt: ids.Attempt(t.attempt)}
+}
+
+// failUnfit fails every ready task of a class that has NoWait set, because no worker fits.
+func (m *Machine) failUnfit(c *class) {
+	for {
+		r, b, t := m.head(c)
+		if t == nil {
+			return
+		}
+		c.queue.pop()
+		m.dequeue(r.task, t)
+		m.end(r.task, b, t, TaskFailed, m.unfitError(r.task, b, t))
+	}
+}
+
+// Unserved is a set of ready tasks with the same needs that no registered worker can run.
+type Unserved struct {
+	// Tasks is their number. Key and Op are those of the first one.
+	Tasks   int
+	Key, Op string
+	// Why is the reason, with a remedy; for people.
+	Why string
+}
+
+// unservedClasses bounds the classes that one call of Unserved reads.
+const unservedClasses = 256
+
+// Unserved returns sets of ready tasks that no registered worker can run, at most limit of them.
+func (m *Machine) Unserved(limit int) (list []Unserved) {
+	read := 0
+	for _, c := range m.classes {
+		if c == nil || c.ready == 0 {
+			continue
+		}
+		if read++; read > unservedClasses || len(list) == limit {
+			break
+		}
+		var u Unserved
+		var first readyTask
+		switch {
+		case len(m.feasible(c)) == 0:
+			u.Tasks, u.Why = c.ready, m.whyUnfit(c)
+			if first, _, _ = m.head(c); first.task == 0 && len(c.parked) > 0 {
+				first = c.parked[0]
+			}
+		case len(c.parked) > 0:
+			u.Tasks, u.Why = min(len(c.parked), c.ready), unfitMemory
+			first = c.parked[0]
+		default:
+			continue
+		}
+		if b, t := m.lookup(first.task); t != nil {
+			u.Key, u.Op = string(b.keyOf(t)), m.ops[t.op].spec.Name
+		}
+		list = append(list, u)
+	}
+	return list
 }

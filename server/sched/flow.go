@@ -18,18 +18,6 @@ const (
 	onePlace  = 1 << placeBits
 )
 
-// NamespaceLimits are the share and the limits of a namespace.
-type NamespaceLimits struct {
-	// Weight is the share of each of its clients in relation to those of other namespaces, from
-	// 0.01 to 1000. 0: 1.
-	Weight float64
-	// Tasks and Bytes bound the tasks that are known, and the memory of their records. 0: no bound.
-	Tasks, Bytes uint64
-}
-
-// otherNamespaces is the name in Config.Namespaces for all that are not in it.
-const otherNamespaces = "*"
-
 // flow is what takes turns: a client, or the graphs of a namespace that have none. Its places are
 // in units of 1/onePlace.
 type flow struct {

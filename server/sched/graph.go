@@ -353,7 +353,33 @@ func (m *Machine) graphReleased(ev GraphReleased) *Error {
 	return nil
 }
 
-func unknownGraph(id ids.GraphID) *Error {
-	return &Error{Kind: ErrUnknownGraph, Object: id.String(),
-		Message: "graph " + id.String() + " is not known: it was released, or never submitted to this scheduler"}
+func (g *graph) row() *GraphPut {
+	r := &GraphPut{Graph: g.id, Client: g.client, Name: g.name, Namespace: g.ns.name, Retention: g.retention,
+		CreatedAt: g.createdAt, EndedAt: g.endedAt, Dropped: g.dropped, Ops: make([]OpTotal, len(g.summaries))}
+	for i := range g.summaries {
+		r.Ops[i] = g.summaries[i].total()
+	}
+	if r.EndedAt.IsZero() {
+		r.EndedAt = g.endedBefore
+	}
+	return r
+}
+
+// OpSummary sums up the tasks of one op in one graph.
+type OpSummary struct {
+	Name   string
+	Counts Counts
+	// RunTime is the sum over finished attempts.
+	RunTime time.Duration
+	// OutputBytes is the sum over finished attempts.
+	OutputBytes uint64
+}
+
+// total counts the tasks that the graph has ever had: forgotten ones count as RELEASED.
+func (s *OpSummary) total() OpTotal {
+	total := OpTotal{Name: s.Name}
+	for _, n := range s.Counts {
+		total.Tasks += n
+	}
+	return total
 }

@@ -7,7 +7,115 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/copies"
 )
+
+// TaskInfo is a copied snapshot of one task.
+type TaskInfo struct {
+	Task      ids.TaskID
+	Key       string
+	Namespace string
+	Graph     ids.GraphID
+	Op        OpSpec
+	State     TaskState
+	// Attempt is the current or last attempt; 0 if there was none.
+	Attempt ids.Attempt
+	// Worker is the worker that has the current attempt; 0 if no worker has one.
+	Worker ids.WorkerID
+	// Replicas are the workers that hold the object, in the order they got it.
+	Replicas    []ids.WorkerID
+	OutputBytes uint64
+	// Inline says that the scheduler holds the object itself.
+	Inline bool
+	// Inputs are the first 1,000 of InputCount.
+	Inputs     []string
+	InputCount uint32
+	// InputTasks are the tasks of Inputs, in the same order.
+	InputTasks []ids.TaskID
+	// Items are those of Inputs of which the task needs one item only, in ascending order of Input.
+	Items []ItemInput
+	// MissingInputs counts inputs that have no object now; a duplicate input counts twice.
+	MissingInputs uint32
+	// WaitingDependents counts the uses of the object by active tasks.
+	WaitingDependents uint32
+	// Holders counts clients, datasets and detached graphs that hold it.
+	Holders uint32
+	// Err is set if the state is FAILED or CANCELLED.
+	Err     *TaskError
+	Options Options
+	// RunTime of the last finished attempt; 0: unknown.
+	RunTime     time.Duration
+	SubmittedAt time.Time
+	// StartedAt is the time at which the current attempt was reported to run; zero unless RUNNING.
+	StartedAt    time.Time
+	RetriesUsed  uint32
+	WorkerDeaths uint32
+	LogTail      string
+	// Linalg is the library that computed the object; empty: the task is none of linear algebra on
+	// the CPU, or has no object.
+	Linalg string
+}
+
+// TaskFilter selects tasks; zero fields select everything.
+type TaskFilter struct {
+	Graph     ids.GraphID
+	Namespace string
+	State     TaskState
+	// Worker selects the tasks that are assigned to it or run on it.
+	Worker ids.WorkerID
+	// Client selects the tasks that it holds.
+	Client ids.ClientID
+	// Op selects by the name of the op.
+	Op string
+	// KeyPrefix selects keys that start with it.
+	KeyPrefix string
+}
+
+// GraphInfo is a copied snapshot of one graph.
+type GraphInfo struct {
+	Graph     ids.GraphID
+	Name      string
+	Namespace string
+	// Client is the client that submitted it; 0: detached.
+	Client ids.ClientID
+	// Counts has the number of tasks by state, indexed by TaskState. Forgotten tasks count as
+	// RELEASED.
+	Counts Counts
+	// Ops are the summaries of the ops in the graph, merged by name, in order of first appearance.
+	Ops       []OpSummary
+	CreatedAt time.Time
+	// EndedAt is the time at which the last task ended; zero while some task has not ended.
+	EndedAt time.Time
+	// FirstError is the error of the first task that failed; nil if none did.
+	FirstError *TaskError
+	// NewError is the error of the first task that failed since an effect last told of failures, or
+	// before that effect if none has failed since; nil if none ever did.
+	NewError *TaskError
+	// ExpiresAt is the time at which the results of a detached graph are dropped; zero: not yet
+	// known, or not detached.
+	ExpiresAt time.Time
+}
+
+// WorkerInfo is a copied snapshot of one worker incarnation that is not lost.
+type WorkerInfo struct {
+	Worker      ids.WorkerID
+	Name        string
+	Incarnation string
+	Host        string
+	State       WorkerState
+	Slots       uint32
+	// Assigned counts attempts under way; Running counts those of them that have started.
+	Assigned uint32
+	Running  uint32
+	// Objects counts replicas.
+	Objects uint64
+	// Finished counts attempts that succeeded here.
+	Finished        uint64
+	MemoryBytes     uint64
+	MemoryUsedBytes uint64
+	// Drain is nil if the worker is not drained. It must not be changed.
+	Drain *copies.DrainInfo
+}
 
 const (
 	// assignedInlineBytes bounds the inline results in one assignment. Further inputs are fetched

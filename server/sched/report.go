@@ -560,3 +560,13 @@ func (m *Machine) recover(lost []ids.TaskID) {
 		}
 	}
 }
+
+// madeBy records the library that computed a task, if its operation is one of linear algebra. The
+// record outlives the worker, and costs nothing for other operations.
+func (m *Machine) madeBy(id ids.TaskID, t *task, w *worker) {
+	if spec := &m.ops[t.op].spec; spec.Kind == OpNative && slices.Contains(w.linalg.Ops, spec.Name) {
+		m.linalg[id] = w.linalg.Library
+		return
+	}
+	delete(m.linalg, id) // an earlier attempt may have run elsewhere
+}

@@ -17,18 +17,6 @@ const (
 	runsVisited = 1 << 14
 )
 
-// Phases are the times that a worker spent on an attempt beside running it; 0: unknown.
-type Phases struct {
-	// Fetch is the time in which inputs came from other workers, Load that in which they came only
-	// from lower tiers, Wait that for memory, Deserialize that for the function and the inputs, and
-	// Publish that for the result.
-	Fetch, Load, Wait, Deserialize, Publish time.Duration
-	// FetchedBytes came from other workers.
-	FetchedBytes uint64
-	// Slot is the number of the worker's slot, counted from 1.
-	Slot uint32
-}
-
 // Run is a finished attempt of a task. It outlives the task.
 type Run struct {
 	// Number of the attempt in the order of the ends, counted from 1.

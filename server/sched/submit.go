@@ -107,15 +107,6 @@ func (m *Machine) reportUnused(ops []OpSpec) {
 	}
 }
 
-func unknownClient(id ids.ClientID) *Error {
-	return &Error{Kind: ErrUnknownClient, Object: id.String(),
-		Message: "client " + id.String() + " is not known: its lease ended; open a new one and submit again"}
-}
-
-func invalid(field, format string, args ...any) *Error {
-	return &Error{Kind: ErrInvalidField, Object: field, Message: fmt.Sprintf(format, args...)}
-}
-
 // submission is the work of one submit.
 type submission struct {
 	m  *Machine
@@ -287,11 +278,6 @@ func (s *submission) joinedTwice() *Error {
 		}
 	}
 	return nil
-}
-
-func duplicateKey(key string) *Error {
-	return &Error{Kind: ErrDuplicateKey, Object: key,
-		Message: fmt.Sprintf("key %s is used by two tasks of the submission; give each task a key of its own", key)}
 }
 
 // retireCurrent ends the use of the current block for new ids, and frees the block if it has no
