@@ -1,31 +1,5 @@
 package sched
 
-import "github.com/millrace/millrace/internal/ids"
-
-// attemptBlocked notes that a running attempt waits for other tasks, and that its worker has given
-// its slots to others meanwhile. Its resources stay its own.
-//
-// The worker is told after this step's dispatch, so that it has what is to run in those slots
-// before it uses them.
-func (m *Machine) attemptBlocked(id ids.TaskID, t *task, w *worker) {
-	m.freed = append(m.freed, Effect{Kind: EffectFreeSlot, Worker: w.id, Task: id, Attempt: ids.Attempt(t.attempt)})
-	if !w.blocked.add(id) {
-		return
-	}
-	if t.missing == 0 {
-		w.usedSlots -= uint64(max(m.options[t.options].Slots, 1))
-	}
-	w.queuedMicros -= uint64(t.runMicros)
-	t.runMicros = 0
-}
-
-// attemptGoesOn notes that an attempt which waited has its slots again.
-func (m *Machine) attemptGoesOn(id ids.TaskID, t *task, w *worker) {
-	if w.blocked.remove(id) && t.missing == 0 {
-		w.usedSlots += uint64(max(m.options[t.options].Slots, 1))
-	}
-}
-
 // nestedRank returns the lowest rank, without a priority, of n tasks that a task has submitted.
 // They come before all tasks that programs have submitted: a task that waits for them can end then,
 // and gives its memory back. The last ones come first, so that recursion goes into the depth, and

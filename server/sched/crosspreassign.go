@@ -38,15 +38,6 @@ const (
 	minLatencyMicros = 100
 )
 
-func (m *Machine) countNotifiers() {
-	m.notifiers = 0
-	for _, w := range m.order {
-		if w.notifies {
-			m.notifiers++
-		}
-	}
-}
-
 // preassignMakers pre-assigns dependents of the attempts in m.makers, lowest rank first. The order
 // matters: a choice among neighbours is right only if the tasks before it have been placed. While
 // ready tasks wait for room at a worker, it does nothing, because then no worker is idle for the
@@ -312,22 +303,6 @@ func (m *Machine) expectMicros(w *worker, edges []edge) float64 {
 		micros += m.ops[p.op].outputBytes / r.bytesPerMicro
 	}
 	return micros + latency
-}
-
-// noteStranded notes the attempts at other workers that wait for an attempt that has ended without
-// an object. propagate recalls them. Attempts at the same worker need no recall: that worker drops
-// them itself.
-func (m *Machine) noteStranded(t *task, at uint32) {
-	if m.notifiers == 0 {
-		return
-	}
-	for r := t.dependents; r != 0; {
-		id, _, ct, e := m.consumerOf(r)
-		if ct.state.assigned() && ct.missing > 0 && ct.worker != at {
-			m.stranded = append(m.stranded, TaskRef{id, ids.Attempt(ct.attempt)})
-		}
-		r = e.next
-	}
 }
 
 // recall takes an attempt back that waits for an input that will not come, and queues its task

@@ -217,16 +217,6 @@ func lastOf[T any](f *facts) (row T) {
 	return row
 }
 
-func (tr *trouble) row(id ids.TaskID) *TaskTroubled {
-	return &TaskTroubled{Task: id, Retries: tr.retries, Deaths: tr.deaths, Kills: tr.kills, Early: tr.early,
-		Reschedules: tr.reschedules, Causes: tr.causes[:len(tr.causes):len(tr.causes)]}
-}
-
-// durable reports whether a restart must know of the trouble.
-func (tr *trouble) durable() bool {
-	return tr.retries+tr.deaths+tr.kills+tr.early+tr.reschedules > 0
-}
-
 // putTasks reports the new tasks of a submission, and returns the row; nil: there is none.
 func (s *submission) putTasks(g *graph) *TasksPut {
 	m, ev := s.m, s.ev

@@ -23,41 +23,6 @@ const (
 	maxInputFailures = 24
 )
 
-// sourceFailure counts the failed fetches of an object from one worker.
-type sourceFailure struct {
-	worker ids.WorkerID
-	times  int
-}
-
-// inputFailure counts a task's failed fetches of one input from the worker source at the worker
-// reader.
-type inputFailure struct {
-	source, reader ids.WorkerID
-	input          ids.TaskID
-	times          int
-}
-
-// sourceFailuresAt returns the number of failed fetches of the task's object from a worker.
-func (tr *trouble) sourceFailuresAt(at ids.WorkerID) int {
-	for _, u := range tr.sourceFailures {
-		if u.worker == at {
-			return u.times
-		}
-	}
-	return 0
-}
-
-// inputFailuresAt returns the number of the task's failed fetches of an input from source at
-// reader.
-func (tr *trouble) inputFailuresAt(source, reader ids.WorkerID, input ids.TaskID) int {
-	for _, p := range tr.inputFailures {
-		if p.source == source && p.reader == reader && p.input == input {
-			return p.times
-		}
-	}
-	return 0
-}
-
 // countSourceFailure counts a failed fetch of the task's object from a worker, and returns the new
 // count. A worker that is gone counts as 0.
 func (m *Machine) countSourceFailure(id ids.TaskID, t *task, at ids.WorkerID) int {

@@ -59,18 +59,6 @@ func (m *Machine) forgetLostData(id ids.TaskID) {
 	}
 }
 
-// workerEnded gives up the bytes of a lost worker whose process is now known to have ended.
-func (m *Machine) workerEnded(ev WorkerEnded) {
-	m.silentEnded(ev)
-	for _, id := range sortedKeys(m.lostData) {
-		if s := m.lostData[id]; s.incarnation == ev.Incarnation && s.until.After(m.now) {
-			s.until, s.cause = m.now, ev.Cause
-			m.lostData[id] = s
-			m.giveUpData(id, &s)
-		}
-	}
-}
-
 // lostDataDue gives up the bytes whose waiting time is over.
 func (m *Machine) lostDataDue() {
 	for _, id := range sortedKeys(m.lostData) {

@@ -44,21 +44,6 @@ func (m *Machine) holderRoom(w *worker, c *class) bool {
 	return len(c.options.Resources) == 0 || w.hasFree(c)
 }
 
-// hasFree reports whether the class's resources are free now. Tasks with resources are not assigned
-// in advance.
-func (w *worker) hasFree(c *class) bool {
-	// order-free: all must hold.
-	for name, need := range c.options.Resources {
-		if w.usedResources[name]+need > w.resources[name]+1e-9 {
-			return false
-		}
-	}
-	return true
-}
-
-// load is the estimated time until the worker's queue is done, in microseconds.
-func (w *worker) load() float64 { return float64(w.queuedMicros) / float64(w.slots) }
-
 // leastLoaded picks the worker with the shortest queue among those with room; equal ones take
 // turns. avoid is picked only if no other worker has room. open counts the workers with room;
 // extra is that of room.
@@ -506,60 +491,4 @@ func (m *Machine) assign(id ids.TaskID, b *block, t *task, w *worker) {
 	m.dequeue(id, t)
 	m.send(id, b, t, w)
 	m.preassign(id, t, w)
-}
-
-// send creates a new attempt at a worker.
-func (m *Machine) send(id ids.TaskID, b *block, t *task, w *worker) {
-	t.attempt = max(t.attempt, m.restart.attempts) + 1
-	if len(m.latest) > 0 {
-		t.attempt = max(t.attempt, m.latest[id]+1)
-		delete(m.latest, id)
-	}
-	if !nested(t.rank) {
-		m.serve(m.graphs[t.graph].flow)
-	}
-	m.enlist(id, b, t, w)
-	m.totals.Assigned++
-	m.emit(Effect{Kind: EffectAssign, Worker: w.id, Task: id, Attempt: ids.Attempt(t.attempt)})
-}
-
-// enlist counts the current attempt of a task as one that the worker has.
-func (m *Machine) enlist(id ids.TaskID, b *block, t *task, w *worker) {
-	o := &m.options[t.options]
-	t.worker = w.slot + 1
-	t.runMicros = uint32(min(m.ops[t.op].estimate(), 1e9))
-	m.setState(id, t, TaskAssigned)
-	w.queue = append(w.queue, TaskRef{id, ids.Attempt(t.attempt)})
-	w.assigned++
-	if t.missing > 0 {
-		w.preassigned++
-	} else {
-		w.usedSlots += uint64(max(o.Slots, 1))
-	}
-	w.queuedMicros += uint64(t.runMicros)
-	// order-free: each name has its own sum.
-	for name, amount := range o.Resources {
-		if w.usedResources == nil {
-			w.usedResources = make(map[string]float64)
-		}
-		w.usedResources[name] += amount
-	}
-	edges := b.edgesOf(t)
-	for i := range edges {
-		in := edges[i].input
-		if w.objects.has(in) {
-			continue
-		}
-		_, p := m.at(in)
-		switch {
-		case p.state != TaskSucceeded:
-		case edges[i].item != 0:
-			edges[i].expectFetch(p, w)
-		default:
-			m.expectFetch(in, p, w, t.missing == 0)
-		}
-	}
-	if m.config.Preassigned >= 0 && m.notifiers > 0 && t.unfinished > 0 {
-		m.makers = append(m.makers, TaskRef{id, ids.Attempt(t.attempt)})
-	}
 }

@@ -116,16 +116,3 @@ func (m *Machine) retryPreassign(w *worker) {
 		w.deferred = nil
 	}
 }
-
-// inputArrived notes that one input of a pre-assigned attempt now exists. After the last one the
-// attempt can run and takes its slots.
-func (m *Machine) inputArrived(id ids.TaskID, t *task) {
-	if t.missing--; t.missing == 0 {
-		t.readied = m.millis
-		w := m.workers[t.worker-1]
-		w.preassigned--
-		if !w.blocked.has(id) {
-			w.usedSlots += uint64(max(m.options[t.options].Slots, 1))
-		}
-	}
-}

@@ -150,20 +150,6 @@ func (m *Machine) end(id ids.TaskID, b *block, t *task, state TaskState, err *Ta
 	m.reconsider(id, t)
 }
 
-// clearTrouble removes the error, the last output, the library and the trouble record of a task.
-func (m *Machine) clearTrouble(id ids.TaskID, t *task) {
-	delete(m.linalg, id)
-	m.dropError(id)
-	m.dropTail(id)
-	if t.flags&flagTrouble != 0 {
-		t.flags &^= flagTrouble
-		if m.trouble[id].durable() {
-			m.putTrouble(id, new(trouble))
-		}
-		delete(m.trouble, id)
-	}
-}
-
 // runAgain starts a wanted task without an object again.
 func (m *Machine) runAgain(r rerun) {
 	b, t := m.lookup(r.task)

@@ -117,16 +117,6 @@ func (m *Machine) givenBack(id ids.TaskID, b *block, t *task, w *worker, ran boo
 	})
 }
 
-// started notes that the current attempt of a task runs.
-func (m *Machine) started(id ids.TaskID, b *block, t *task, w *worker) {
-	if t.state == TaskAssigned {
-		m.setState(id, t, TaskRunning)
-		m.starts[id] = m.now
-		w.running++
-		m.notify(id, b, t)
-	}
-}
-
 // holds reports whether the machine knows the worker's replica of the task, in that generation.
 func (m *Machine) holds(w *worker, b *block, t *task, generation ids.Attempt) bool {
 	return t != nil && t.state == TaskSucceeded && t.attempt == uint32(generation) && b.has(t.replicas, w.slot)
@@ -459,22 +449,6 @@ func (m *Machine) adopt(w *worker, s Stored) {
 			m.recover([]ids.TaskID{s.Task})
 		}
 	}
-}
-
-// wasGiven reports whether an attempt of this number may have been sent to a worker.
-func (m *Machine) wasGiven(id ids.TaskID, t *task, attempt uint32) bool {
-	return attempt > 0 && (attempt <= max(t.attempt, m.restart.attempts, m.latest[id]) || m.restart.running)
-}
-
-// setAttempt makes an attempt the current one that a worker has brought. It may be older than the
-// last one, whose number is not given again.
-func (m *Machine) setAttempt(id ids.TaskID, t *task, attempt uint32) {
-	if last := max(m.latest[id], t.attempt); last > attempt {
-		m.latest[id] = last
-	} else {
-		delete(m.latest, id)
-	}
-	t.attempt = attempt
 }
 
 // mayWrite reports whether a client may have written a task's object to a worker. Clients write the

@@ -3,8 +3,6 @@ package sched
 import (
 	"slices"
 	"time"
-
-	"github.com/millrace/millrace/internal/ids"
 )
 
 const (
@@ -141,14 +139,4 @@ func (m *Machine) memoryFits(w *worker, b *block, t *task) bool {
 		need += edges[i].bytesOf(p)
 	}
 	return need <= w.memory
-}
-
-func (m *Machine) retract(w *worker, id ids.TaskID, t *task) {
-	if t.flags&(flagRetracting|flagPinned) != 0 {
-		return
-	}
-	t.flags |= flagRetracting
-	w.retracting++
-	m.totals.Retracted++
-	m.emitTo(EffectRetract, w, id, t.attempt)
 }
