@@ -127,16 +127,3 @@ func (m *Machine) steal(to *worker, n int) (moved int, early bool) {
 	}
 	return moved, early
 }
-
-func (m *Machine) memoryFits(w *worker, b *block, t *task) bool {
-	if w.memory == 0 {
-		return true
-	}
-	need := m.options[t.options].ExpectedOutputBytes
-	edges := b.edgesOf(t)
-	for i := range edges {
-		_, p := m.at(edges[i].input)
-		need += edges[i].bytesOf(p)
-	}
-	return need <= w.memory
-}

@@ -98,52 +98,6 @@ func (w *worker) part(id ids.TaskID, t *task) {
 
 func (w *worker) reachable() bool { return w.state != WorkerStateDisconnected }
 
-// ratePair is the direction of a transfer between two workers.
-type ratePair struct{ from, to ids.WorkerID }
-
-type rate struct {
-	bytesPerMicro float64
-	latencyMicros float64
-}
-
-func (m *Machine) rateMeasured(ev RateMeasured) {
-	if ev.BytesPerSecond <= 0 {
-		return
-	}
-	for _, id := range []ids.WorkerID{ev.From, ev.To} {
-		if id != 0 && m.workerOf(id) == nil {
-			return
-		}
-	}
-	m.rates[ratePair{ev.From, ev.To}] = rate{ev.BytesPerSecond / 1e6, float64(ev.Latency) / float64(time.Microsecond)}
-}
-
-// rate returns the best known rate of a direction: of the pair, else of the sender, else of the
-// receiver, else the default.
-func (m *Machine) rate(from, to ids.WorkerID) rate {
-	if len(m.rates) > 0 {
-		for _, p := range [...]ratePair{{from, to}, {from, 0}, {0, to}, {0, 0}} {
-			if r, ok := m.rates[p]; ok {
-				return r
-			}
-		}
-	}
-	return rate{m.config.DefaultBytesPerSecond / 1e6, float64(m.config.DefaultLatency) / float64(time.Microsecond)}
-}
-
-func (m *Machine) forgetRates(id ids.WorkerID) {
-	var gone []ratePair
-	// order-free: all of these are deleted.
-	for p := range m.rates {
-		if p.from == id || p.to == id {
-			gone = append(gone, p)
-		}
-	}
-	for _, p := range gone {
-		delete(m.rates, p)
-	}
-}
-
 // WorkerState is the state of a worker incarnation.
 type WorkerState = copies.WorkerState
 
