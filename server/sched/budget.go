@@ -1,7 +1,6 @@
 package sched
 
 import (
-	"fmt"
 	"math"
 
 	"github.com/millrace/millrace/internal/ids"
@@ -33,24 +32,6 @@ func (m *Machine) recordRoom(beside uint64) uint64 {
 		return limit - other
 	}
 	return 0
-}
-
-// noMemory makes the error for a submission whose records do not fit. held is the memory in use
-// before it.
-func (m *Machine) noMemory(ev *GraphSubmitted, held uint64) *Error {
-	limit := m.config.MemoryBytes
-	var needs uint64
-	for i := range ev.Tasks {
-		s := &ev.Tasks[i]
-		needs += taskBytes + uint64(len(s.Key)+len(s.Arguments)) + inputBytes*uint64(len(s.Inputs))
-	}
-	if needs > limit {
-		return invalid("tasks", "the submission needs %d bytes of the scheduler's memory, which may use %d: submit less at once, and put large arguments into objects (scatter)",
-			needs, limit)
-	}
-	return &Error{Kind: ErrFull, Object: "memory", Message: fmt.Sprintf(
-		"the scheduler holds %d of %d bytes for %d tasks, and the submission needs %d: submit it again when tasks have ended and been released, pass large arguments as objects (scatter), or give the scheduler more memory",
-		held+ev.CallerBytes, limit, m.totals.Tasks, needs)}
 }
 
 // keepTail stores the end of a task's output, and drops the oldest ones beyond Config.TailBytes.

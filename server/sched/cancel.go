@@ -2,13 +2,6 @@ package sched
 
 import "github.com/millrace/millrace/internal/ids"
 
-func cancelError(reason string) *TaskError {
-	if reason == "" {
-		reason = "cancelled by request"
-	}
-	return &TaskError{Reason: "CANCELLED", Message: reason}
-}
-
 // tasksCancelled stops tasks and all tasks that need them. With a client and without force, a task
 // that other holders also want goes on for them, and only this client's hold ends. Unknown tasks
 // are returned, and the known ones are stopped all the same: an unknown task may just have been
@@ -137,4 +130,44 @@ func (m *Machine) tasksRetried(ev TasksRetried) (uint64, *Error) {
 		return 0, nil
 	}
 	return before - after, nil
+}
+
+func (m *Machine) graphReleased(ev GraphReleased) *Error {
+	g := m.graphOf(ev.Graph)
+	if g == nil {
+		return unknownGraph(ev.Graph)
+	}
+	if g.active > 0 && !ev.Cancel {
+		return &Error{Kind: ErrGraphRunning, Object: g.id.String(),
+			Message: "graph " + g.id.String() + " has tasks that have not ended; wait for them, or release it with cancel"}
+	}
+	if ev.Cancel {
+		var tasks []ids.TaskID
+		m.eachTask(g, func(id ids.TaskID, _ *block, t *task) bool {
+			if t.undone() {
+				tasks = append(tasks, id)
+			}
+			return true
+		})
+		holder := g.holder
+		if c := m.clients[g.client]; c != nil {
+			holder = c.holder
+		}
+		foreign := m.foreign(tasks, holder, g.client)
+		m.eachTask(g, func(id ids.TaskID, _ *block, t *task) bool {
+			if t.undone() && !foreign[id] {
+				m.endings = append(m.endings, ending{task: id, state: TaskCancelled, err: cancelError("graph released")})
+			}
+			return true
+		})
+		m.propagate()
+	}
+	if c := m.clients[g.client]; c != nil {
+		m.eachTask(g, func(id ids.TaskID, _ *block, _ *task) bool {
+			m.unhold(c.holder, id)
+			return true
+		})
+	}
+	m.dropGraph(g)
+	return nil
 }

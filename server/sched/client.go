@@ -161,3 +161,14 @@ func (m *Machine) datasetUnpublished(ev DatasetUnpublished) {
 		m.removeHolder(slot)
 	}
 }
+
+// tasksReleased ends a client's holds.
+func (m *Machine) tasksReleased(ev TasksReleased) {
+	c := m.clients[ev.Client]
+	if c == nil {
+		return
+	}
+	for _, id := range ev.Tasks {
+		m.unhold(c.holder, id)
+	}
+}

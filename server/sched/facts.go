@@ -2,8 +2,6 @@ package sched
 
 import (
 	"fmt"
-	"math"
-	"slices"
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
@@ -215,46 +213,6 @@ func lastOf[T any](f *facts) (row T) {
 		row, _ = f.rows[n-1].(T)
 	}
 	return row
-}
-
-// putTasks reports the new tasks of a submission, and returns the row; nil: there is none.
-func (s *submission) putTasks(g *graph) *TasksPut {
-	m, ev := s.m, s.ev
-	n := len(ev.Tasks) - s.joined
-	if !m.facts.on || n == 0 {
-		return nil
-	}
-	sc := &m.scratch.submit
-	r := &TasksPut{Graph: g.id, Ops: ev.Ops, Options: ev.Options, Tasks: make([]TaskRow, 0, n)}
-	used := slices.DeleteFunc(slices.Clone(sc.summaries), func(at uint32) bool { return at == math.MaxUint32 })
-	slices.Sort(used)
-	for _, at := range slices.Compact(used) {
-		r.Totals = append(r.Totals, g.summaries[at].total())
-	}
-	inputs := 0
-	for i, id := range sc.ids {
-		if id >= s.first {
-			inputs += len(ev.Tasks[i].Inputs)
-		}
-	}
-	r.Inputs = make([]InputRow, 0, inputs)
-	submitted := m.now.UnixMilli()
-	for i, id := range sc.ids {
-		if id < s.first {
-			continue
-		}
-		spec := &ev.Tasks[i]
-		b, t := m.at(id)
-		r.Tasks = append(r.Tasks, TaskRow{Task: id, Key: spec.Key, Op: spec.Op, Options: spec.Options, Inputs: t.inputs,
-			Arguments: spec.Arguments, Position: t.rank & positionMask, Submitted: submitted})
-		edges := b.edgesOf(t)
-		for k := range edges {
-			e := &edges[k]
-			r.Inputs = append(r.Inputs, InputRow{e.input, e.item, e.count.number()})
-		}
-	}
-	m.facts.put(r)
-	return r
 }
 
 // putEnd reports the end of a task, or that an ended task runs again.

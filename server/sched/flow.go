@@ -1,7 +1,5 @@
 package sched
 
-import "fmt"
-
 // Shares. Each task has a place in one order, which is given to it when it is submitted. If places
 // went by time alone, a client with ten tasks would wait for the 300,000 of another one. So clients
 // are flows with places of their own: the first task of an idle flow gets the place at which the
@@ -73,29 +71,4 @@ func (m *Machine) deriveFlows() {
 		f.served = max(firstRank<<placeBits, f.finish-min(f.finish, tasks*f.ns.step))
 		m.served = min(m.served, f.served)
 	}
-}
-
-// overLimit returns an error if a submission exceeds a limit of its namespace. Its tasks so far are
-// counted already.
-func (s *submission) overLimit() *Error {
-	ns := s.ns
-	for _, l := range [...]struct {
-		what, setting string
-		used, limit   uint64
-	}{
-		{"tasks", "--namespace-tasks", ns.tasks, ns.limits.Tasks},
-		{"bytes", "--namespace-memory", ns.bytes, ns.limits.Bytes},
-	} {
-		if l.limit == 0 || l.used <= l.limit {
-			continue
-		}
-		if s.tasksBefore == 0 {
-			return invalid("tasks", "the submission has more than the %d %s that namespace %q may hold: submit less at once, put large arguments into objects (scatter), or let the operator raise %s",
-				l.limit, l.what, ns.name, l.setting)
-		}
-		return &Error{Kind: ErrFull, Object: "namespace " + ns.name, Message: fmt.Sprintf(
-			"namespace %q may hold %d %s, and holds %d tasks already: submit again when tasks have ended and been released, or let the operator raise %s",
-			ns.name, l.limit, l.what, s.tasksBefore, l.setting)}
-	}
-	return nil
 }

@@ -313,46 +313,6 @@ func (m *Machine) retentionDue(id ids.GraphID) {
 	}
 }
 
-func (m *Machine) graphReleased(ev GraphReleased) *Error {
-	g := m.graphOf(ev.Graph)
-	if g == nil {
-		return unknownGraph(ev.Graph)
-	}
-	if g.active > 0 && !ev.Cancel {
-		return &Error{Kind: ErrGraphRunning, Object: g.id.String(),
-			Message: "graph " + g.id.String() + " has tasks that have not ended; wait for them, or release it with cancel"}
-	}
-	if ev.Cancel {
-		var tasks []ids.TaskID
-		m.eachTask(g, func(id ids.TaskID, _ *block, t *task) bool {
-			if t.undone() {
-				tasks = append(tasks, id)
-			}
-			return true
-		})
-		holder := g.holder
-		if c := m.clients[g.client]; c != nil {
-			holder = c.holder
-		}
-		foreign := m.foreign(tasks, holder, g.client)
-		m.eachTask(g, func(id ids.TaskID, _ *block, t *task) bool {
-			if t.undone() && !foreign[id] {
-				m.endings = append(m.endings, ending{task: id, state: TaskCancelled, err: cancelError("graph released")})
-			}
-			return true
-		})
-		m.propagate()
-	}
-	if c := m.clients[g.client]; c != nil {
-		m.eachTask(g, func(id ids.TaskID, _ *block, _ *task) bool {
-			m.unhold(c.holder, id)
-			return true
-		})
-	}
-	m.dropGraph(g)
-	return nil
-}
-
 func (g *graph) row() *GraphPut {
 	r := &GraphPut{Graph: g.id, Client: g.client, Name: g.name, Namespace: g.ns.name, Retention: g.retention,
 		CreatedAt: g.createdAt, EndedAt: g.endedAt, Dropped: g.dropped, Ops: make([]OpTotal, len(g.summaries))}

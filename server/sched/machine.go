@@ -156,36 +156,6 @@ type Machine struct {
 	scratch  scratch
 }
 
-// propagate empties the work lists: failures reach dependents, wanted tasks without an object start
-// again, attempts whose inputs will not come are recalled, and tasks that are not wanted any more
-// are dropped or released.
-func (m *Machine) propagate() {
-	for {
-		switch {
-		case len(m.endings) > 0:
-			d := m.endings[len(m.endings)-1]
-			m.endings = m.endings[:len(m.endings)-1]
-			m.applyEnding(d)
-		case len(m.reruns) > 0:
-			r := m.reruns[len(m.reruns)-1]
-			m.reruns = m.reruns[:len(m.reruns)-1]
-			m.runAgain(r)
-		case len(m.stranded) > 0:
-			r := m.stranded[len(m.stranded)-1]
-			m.stranded = m.stranded[:len(m.stranded)-1]
-			m.recall(r)
-		case len(m.settling) > 0:
-			id := m.settling[len(m.settling)-1]
-			m.settling = m.settling[:len(m.settling)-1]
-			m.settle(id)
-		case len(m.copied) > 0:
-			m.dropCopied()
-		default:
-			return
-		}
-	}
-}
-
 // scratch is memory reused between steps; nothing in it has a meaning across steps.
 type scratch struct {
 	makers     []maker

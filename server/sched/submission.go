@@ -592,3 +592,86 @@ func (s *submission) want(g *graph, clientHolder uint32, id ids.TaskID, t *task,
 		m.reruns = append(m.reruns, rerun{task: id})
 	}
 }
+
+// putTasks reports the new tasks of a submission, and returns the row; nil: there is none.
+func (s *submission) putTasks(g *graph) *TasksPut {
+	m, ev := s.m, s.ev
+	n := len(ev.Tasks) - s.joined
+	if !m.facts.on || n == 0 {
+		return nil
+	}
+	sc := &m.scratch.submit
+	r := &TasksPut{Graph: g.id, Ops: ev.Ops, Options: ev.Options, Tasks: make([]TaskRow, 0, n)}
+	used := slices.DeleteFunc(slices.Clone(sc.summaries), func(at uint32) bool { return at == math.MaxUint32 })
+	slices.Sort(used)
+	for _, at := range slices.Compact(used) {
+		r.Totals = append(r.Totals, g.summaries[at].total())
+	}
+	inputs := 0
+	for i, id := range sc.ids {
+		if id >= s.first {
+			inputs += len(ev.Tasks[i].Inputs)
+		}
+	}
+	r.Inputs = make([]InputRow, 0, inputs)
+	submitted := m.now.UnixMilli()
+	for i, id := range sc.ids {
+		if id < s.first {
+			continue
+		}
+		spec := &ev.Tasks[i]
+		b, t := m.at(id)
+		r.Tasks = append(r.Tasks, TaskRow{Task: id, Key: spec.Key, Op: spec.Op, Options: spec.Options, Inputs: t.inputs,
+			Arguments: spec.Arguments, Position: t.rank & positionMask, Submitted: submitted})
+		edges := b.edgesOf(t)
+		for k := range edges {
+			e := &edges[k]
+			r.Inputs = append(r.Inputs, InputRow{e.input, e.item, e.count.number()})
+		}
+	}
+	m.facts.put(r)
+	return r
+}
+
+// overLimit returns an error if a submission exceeds a limit of its namespace. Its tasks so far are
+// counted already.
+func (s *submission) overLimit() *Error {
+	ns := s.ns
+	for _, l := range [...]struct {
+		what, setting string
+		used, limit   uint64
+	}{
+		{"tasks", "--namespace-tasks", ns.tasks, ns.limits.Tasks},
+		{"bytes", "--namespace-memory", ns.bytes, ns.limits.Bytes},
+	} {
+		if l.limit == 0 || l.used <= l.limit {
+			continue
+		}
+		if s.tasksBefore == 0 {
+			return invalid("tasks", "the submission has more than the %d %s that namespace %q may hold: submit less at once, put large arguments into objects (scatter), or let the operator raise %s",
+				l.limit, l.what, ns.name, l.setting)
+		}
+		return &Error{Kind: ErrFull, Object: "namespace " + ns.name, Message: fmt.Sprintf(
+			"namespace %q may hold %d %s, and holds %d tasks already: submit again when tasks have ended and been released, or let the operator raise %s",
+			ns.name, l.limit, l.what, s.tasksBefore, l.setting)}
+	}
+	return nil
+}
+
+// noMemory makes the error for a submission whose records do not fit. held is the memory in use
+// before it.
+func (m *Machine) noMemory(ev *GraphSubmitted, held uint64) *Error {
+	limit := m.config.MemoryBytes
+	var needs uint64
+	for i := range ev.Tasks {
+		s := &ev.Tasks[i]
+		needs += taskBytes + uint64(len(s.Key)+len(s.Arguments)) + inputBytes*uint64(len(s.Inputs))
+	}
+	if needs > limit {
+		return invalid("tasks", "the submission needs %d bytes of the scheduler's memory, which may use %d: submit less at once, and put large arguments into objects (scatter)",
+			needs, limit)
+	}
+	return &Error{Kind: ErrFull, Object: "memory", Message: fmt.Sprintf(
+		"the scheduler holds %d of %d bytes for %d tasks, and the submission needs %d: submit it again when tasks have ended and been released, pass large arguments as objects (scatter), or give the scheduler more memory",
+		held+ev.CallerBytes, limit, m.totals.Tasks, needs)}
+}
