@@ -6,6 +6,9 @@ import (
 	"slices"
 )
 
+// keptWork bounds the capacity that a work list keeps between steps.
+const keptWork = 1 << 14
+
 // heap is a binary heap; pop returns the least element. container/heap would allocate for each
 // value that goes in and for each that comes out. Ready tasks have their own queue type, because
 // they mostly arrive in order.
@@ -49,9 +52,6 @@ func (q *heap[T]) pop() T {
 	*q = h
 	return first
 }
-
-// keptWork bounds the capacity that a work list keeps between steps.
-const keptWork = 1 << 14
 
 func trailingZeros(w uint64) int { return bits.TrailingZeros64(w) }
 
