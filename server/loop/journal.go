@@ -56,6 +56,10 @@ type restarting struct {
 	recorded, awaited, wished uint64
 	// newer are the latest submissions, older those before, which are recorded as far as is known.
 	newer, older submitted
+	// written are the scattered objects that wait for the disk, in the order of their records.
+	// accepting means that a goroutine waits for some of them.
+	written   []written
+	accepting bool
 }
 
 // Restore brings the state back from a journal, which then gets all that is accepted. Call it

@@ -251,6 +251,9 @@ func (l *Loop) Pass() (next time.Time) {
 	return l.armed
 }
 
+// Waiting reports whether messages wait for a pass.
+func (l *Loop) Waiting() bool { return l.posted.Load() > 0 }
+
 // nextAlarm returns the time at which the loop has work even if no message arrives.
 func (l *Loop) nextAlarm() time.Time {
 	if !l.idle.After(l.now.Add(idleLeft)) {

@@ -203,6 +203,10 @@ func (h *history) work() {
 		if task := pick(h, data); task != 0 {
 			w.has[task] = 1
 			h.report(w, schedapi.Inbound{Gained: []sched.Stored{{Replica: sched.Replica{Task: task, Generation: 1, Bytes: 8}, Written: true}}})
+			h.until("the bytes are accepted", func(r schedapi.Reader) bool {
+				info, known := r.Task(task)
+				return !known || info.State != sched.TaskWaiting
+			})
 			h.did(fmt.Sprintf("%s is written to %s", task, w.name), nil)
 		}
 	default: // A task ends whose inputs exist.

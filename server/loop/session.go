@@ -227,8 +227,11 @@ func (l *Loop) received(s *session, message schedapi.Inbound) {
 	if len(message.Reports) > 0 {
 		l.step(sched.TasksReported{Worker: w.id, Reports: message.Reports})
 	}
-	if len(message.Gained)+len(message.Lost) > 0 {
-		l.step(sched.ObjectsReported{Worker: w.id, Gained: message.Gained, Lost: message.Lost})
+	if gained := l.recordWritten(s, message.Gained); len(gained)+len(message.Lost) > 0 {
+		for _, lost := range message.Lost {
+			l.loseWritten(s, lost)
+		}
+		l.step(sched.ObjectsReported{Worker: w.id, Gained: gained, Lost: message.Lost})
 	}
 	for _, report := range message.Rescues {
 		l.rescueReported(s, report)

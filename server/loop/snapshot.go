@@ -113,6 +113,7 @@ func (l *Loop) beginSnapshot() {
 		return
 	}
 	if s := j.Snapshot(l.now, l.sources()...); s != nil {
+		l.recordWrittenAgain()
 		l.timers.at(l.now.Add(snapshotGap), func(time.Time) { l.snapshotPiece(s) })
 	}
 }

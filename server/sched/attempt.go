@@ -131,6 +131,11 @@ func (m *Machine) setAttempt(id ids.TaskID, t *task, attempt uint32) {
 	t.attempt = attempt
 }
 
+// brings reports whether a client's object is the one that a task waits for.
+func (m *Machine) brings(t *task, generation uint32) bool {
+	return m.ops[t.op].spec.Kind == OpData && t.state == TaskWaiting && generation == 1
+}
+
 // wasGiven reports whether an attempt of this number may have been sent to a worker.
 func (m *Machine) wasGiven(id ids.TaskID, t *task, attempt uint32) bool {
 	return attempt > 0 && (attempt <= max(t.attempt, m.restart.attempts, m.latest[id]) || m.restart.running)

@@ -240,6 +240,19 @@ func (m *Machine) putSuccess(id ids.TaskID, b *block, t *task) {
 	m.putEnd(id, t, TaskSucceeded, nil)
 }
 
+// WrittenRows returns the rows that say of an object, which a client wrote to a worker, that its
+// task has succeeded; none if the machine would not take it for that. It changes nothing.
+func (m *Machine) WrittenRows(worker ids.WorkerID, s *Stored) (rows []Row) {
+	_, t := m.lookup(s.Task)
+	if !s.Written || t == nil || !m.brings(t, uint32(s.Generation)) || m.workerOf(worker) == nil {
+		return nil
+	}
+	if m.fitsInline(s.Inline) {
+		rows = append(rows, &DataPut{Task: s.Task, Bytes: s.Bytes, Inline: s.Inline})
+	}
+	return append(rows, &TasksEnded{State: TaskSucceeded, Tasks: []TaskRef{{s.Task, s.Generation}}})
+}
+
 // putAgain reports that a task which has ended is as one that has not.
 func (m *Machine) putAgain(id ids.TaskID, t *task) { m.putEnd(id, t, TaskWaiting, nil) }
 

@@ -55,7 +55,7 @@ func (m *Machine) adopt(w *worker, s Stored) {
 			m.clearTrouble(s.Task, t)
 			m.setState(s.Task, t, TaskWaiting)
 		}
-		if t.state == TaskWaiting && generation == 1 {
+		if m.brings(t, generation) {
 			t.attempt = 1
 			m.emitTo(EffectAccept, w, s.Task, generation)
 			m.complete(s.Task, b, t, w, s.Bytes, s.Inline, 0)

@@ -77,8 +77,7 @@ func (m *Machine) releaseObject(id ids.TaskID, b *block, t *task) {
 
 // keepInline stores a small result if the budget allows it.
 func (m *Machine) keepInline(id ids.TaskID, b *block, inline []byte) {
-	n := uint64(len(inline))
-	if inline == nil || n > m.config.InlineResultBytes || m.totals.InlineBytes+n > m.config.InlineBudgetBytes {
+	if !m.fitsInline(inline) {
 		return
 	}
 	if b.inline == nil {
@@ -86,7 +85,13 @@ func (m *Machine) keepInline(id ids.TaskID, b *block, inline []byte) {
 	}
 	m.dropInline(b, uint64(id&blockMask))
 	b.inline[id&blockMask] = inline
-	m.totals.InlineBytes += n
+	m.totals.InlineBytes += uint64(len(inline))
+}
+
+// fitsInline reports whether the machine keeps a result.
+func (m *Machine) fitsInline(inline []byte) bool {
+	n := uint64(len(inline))
+	return inline != nil && n <= m.config.InlineResultBytes && m.totals.InlineBytes+n <= m.config.InlineBudgetBytes
 }
 
 func (m *Machine) dropInline(b *block, index uint64) {

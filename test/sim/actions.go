@@ -451,15 +451,15 @@ func (c *client) publish() {
 	}, func(err error) { c.checkError("publish", err, sched.ErrUnknownTask, sched.ErrUnknownInput) })
 }
 
-// scatter writes the bytes of a data task to some worker, until the scheduler knows a worker that
-// has them.
+// scatter writes the bytes of a data task to some worker, until one has answered that they are
+// accepted, or the scheduler wants none.
 func (c *client) scatter(task ids.TaskID, s *spec) {
-	w := c.w
+	w, done := c.w, false
 	c.pending++
 	answered := func(p *process) func(bool) {
 		return func(accepted bool) {
 			w.counts.writes++
-			if !accepted {
+			if done = done || accepted; !accepted {
 				w.counts.refused++
 				w.log("%s/%s is refused at %s", task, dataGeneration, p.host.name)
 			}
@@ -493,13 +493,15 @@ func (c *client) scatter(task ids.TaskID, s *spec) {
 			}
 			// The worker may die before its report reaches the scheduler.
 			c.after(w.between(500*time.Millisecond, 2*time.Second), func() {
-				// Ask the scheduler: the client's last update may be older than its last
-				// submission.
-				if u, ok := w.server.m.UpdateOf(task); ok && u.State == sched.TaskWaiting && c.held[task] != nil {
-					try()
-					return
-				}
-				c.pending--
+				w.server.whenUp(func() {
+					// Ask the scheduler: the client's last update may be older than its last
+					// submission.
+					if u, ok := w.server.m.UpdateOf(task); !done && ok && u.State == sched.TaskWaiting && c.held[task] != nil && !c.gone {
+						try()
+						return
+					}
+					c.pending--
+				})
 			})
 		})
 	}

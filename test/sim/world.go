@@ -143,6 +143,10 @@ func (w *world) settle() {
 	for busy := true; busy; {
 		synctest.Wait()
 		busy = w.order()
+		if w.server.up && w.server.loop.Waiting() {
+			w.server.settle()
+			busy = true
+		}
 		busy = w.coordination.settle() || busy
 		for _, h := range w.hosts {
 			if h.proc != nil && h.proc.settle() {

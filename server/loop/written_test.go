@@ -1,0 +1,82 @@
+package loop_test
+
+import (
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/loop"
+	"github.com/millrace/millrace/server/members"
+	"github.com/millrace/millrace/server/sched"
+	"github.com/millrace/millrace/server/schedapi"
+)
+
+// data submits a task whose bytes a client brings.
+func (s *start) data(c ids.ClientID, key string) ids.TaskID {
+	s.t.Helper()
+	accepted, err := s.Submit(s.t.Context(), schedapi.Submission{Graph: sched.GraphSubmitted{
+		Client: c, Ops: []sched.OpSpec{{Kind: sched.OpData, Name: "data"}}, Tasks: []sched.TaskSpec{{Key: key, Hold: true}},
+	}})
+	s.must(err)
+	return accepted.Tasks[0]
+}
+
+// wrote reports that a client has written the bytes of a task to a worker.
+func (w *worker) wrote(task ids.TaskID) {
+	w.start.t.Helper()
+	w.start.must(w.Report(w.start.t.Context(), schedapi.Inbound{Gained: []sched.Stored{{
+		Replica: sched.Replica{Task: task, Generation: 1, Bytes: 1 << 20}, Written: true,
+	}}}))
+}
+
+// accepted says whether a worker was told that the bytes of a task are accepted. What it was told
+// before is gone then.
+func (w *worker) accepted(task ids.TaskID) bool {
+	var out schedapi.Outbound
+	return w.Take(&out) && slices.ContainsFunc(out.Accepted, func(r sched.Replica) bool { return r.Task == task })
+}
+
+// Scattered bytes are accepted when that is durable, and not before: whoever is told that they are
+// there finds them after a restart, or learns that they are lost, even if their worker dies, too.
+func TestScatteredDataIsAcceptedWhenThatIsDurable(t *testing.T) {
+	d := newDirectory(t)
+	d.snapshotBytes = 1 // A snapshot takes the place of records all the time.
+	s := begin(t, d, loop.Config{Machine: sched.Config{DataGrace: time.Millisecond}, Cluster: schedapi.Cluster{WorkerLease: time.Hour}})
+	c := s.open("c")
+	w, broken := s.join("w", nil), s.join("broken", nil)
+	task, lost, dropped := s.data(c, "k"), s.data(c, "lost"), s.data(c, "dropped")
+	stuck := make(chan struct{})
+	goOn := sync.OnceFunc(func() { close(stuck) })
+	defer goOn()
+	d.mu.Lock()
+	d.stuck = stuck
+	d.mu.Unlock()
+	w.wrote(task)
+	w.wrote(lost)
+	s.must(w.Report(t.Context(), schedapi.Inbound{Lost: []sched.Replica{{Task: lost, Generation: 1}}}))
+	broken.wrote(dropped)
+	broken.Disconnect()
+	for range 2 { // The loop has made a pass.
+		s.is(task, sched.TaskWaiting)
+	}
+	if w.accepted(task) {
+		t.Fatal("the bytes are accepted before that is durable")
+	}
+	goOn()
+	s.until("the bytes are accepted", func(schedapi.Reader) bool { return w.accepted(task) })
+	s.is(task, sched.TaskSucceeded)
+	s.must(s.CloseClient(t.Context(), s.open("sync")))
+	s.is(lost, sched.TaskWaiting)
+	s.is(dropped, sched.TaskWaiting)
+
+	s = s.restart()
+	for _, name := range []string{"w", "broken"} {
+		s.must(s.ReportDeath(t.Context(), members.Died{Name: name, Death: members.Death{Incarnation: name, Cause: "killed"}}))
+	}
+	s.until("the bytes are reported lost", func(r schedapi.Reader) bool {
+		u, _ := r.UpdateOf(task)
+		return u.State == sched.TaskFailed && u.Err.Reason == "OBJECT_LOST"
+	})
+}
