@@ -224,6 +224,11 @@ func (l *Loop) received(s *session, message schedapi.Inbound) {
 	if s.ended {
 		return // It is a late message of an ended session.
 	}
+	if message.Draining { // before the reports, which make room for new tasks
+		l.log.Info("a worker is to leave", "worker", w.name, "id", w.id)
+		l.step(sched.WorkerDraining{Worker: w.id})
+		l.workerChanged(w)
+	}
 	if len(message.Reports) > 0 {
 		l.step(sched.TasksReported{Worker: w.id, Reports: message.Reports})
 	}
@@ -255,11 +260,6 @@ func (l *Loop) received(s *session, message schedapi.Inbound) {
 		}
 	}
 	l.dirty.counters(w)
-	if message.Draining {
-		l.log.Info("a worker is to leave", "worker", w.name, "id", w.id)
-		l.step(sched.WorkerDraining{Worker: w.id})
-		l.workerChanged(w)
-	}
 	if message.Leaving {
 		l.member(members.Left{Session: s.number})
 	}

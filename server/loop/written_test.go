@@ -1,6 +1,7 @@
 package loop_test
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -31,8 +32,8 @@ func (w *worker) wrote(task ids.TaskID) {
 	}}}))
 }
 
-// accepted says whether a worker was told that the bytes of a task are accepted. What it was told
-// before is gone then.
+// accepted says whether a worker was told that the bytes of a task are accepted. It takes all
+// messages to the worker.
 func (w *worker) accepted(task ids.TaskID) bool {
 	var out schedapi.Outbound
 	return w.Take(&out) && slices.ContainsFunc(out.Accepted, func(r sched.Replica) bool { return r.Task == task })
@@ -79,4 +80,28 @@ func TestScatteredDataIsAcceptedWhenThatIsDurable(t *testing.T) {
 		u, _ := r.UpdateOf(task)
 		return u.State == sched.TaskFailed && u.Err.Reason == "OBJECT_LOST"
 	})
+}
+
+// A worker that says it will leave gets no task in the place of those that have ended.
+func TestAWorkerThatLeavesGetsNoTaskForItsReports(t *testing.T) {
+	s := begin(t, newDirectory(t), loop.Config{Cluster: schedapi.Cluster{WorkerLease: time.Hour}})
+	c := s.open("c")
+	w := s.join("w", nil)
+	first, second := s.submit(c, "a"), ids.TaskID(0)
+	s.until("the first task is assigned", func(schedapi.Reader) bool { w.take(); return w.running[first] != 0 })
+	for i := range 200 { // More than a worker gets ahead.
+		second = s.submit(c, fmt.Sprint("b", i))
+	}
+	w.take()
+	s.must(w.Report(t.Context(), schedapi.Inbound{Draining: true, Reports: []sched.Report{{
+		Task: first, Attempt: w.running[first], Outcome: sched.OutcomeSucceeded, OutputBytes: 8,
+	}}}))
+	s.is(first, sched.TaskSucceeded)
+	s.is(second, sched.TaskReady)
+	var out schedapi.Outbound
+	for w.Take(&out) {
+		if len(out.Assignments) > 0 {
+			t.Errorf("it gets %d tasks", len(out.Assignments))
+		}
+	}
 }
