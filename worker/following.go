@@ -42,6 +42,9 @@ func (s following) serve(request *millracev1.FollowLogsRequest, stream grpc.Serv
 			if err := stream.Send(batchOf(chunks, position)); err != nil {
 				return err
 			}
+			if request.GetUntilNow() && !more {
+				return nil
+			}
 			if !pause(stream, s.pause) {
 				return nil
 			}

@@ -103,7 +103,7 @@ func (k *checker) fail(format string, args ...any) {
 }
 
 func (k *checker) client(c *client) {
-	if len(c.requests)+len(c.anonymous)+len(c.answered)+len(c.released)+len(c.grants)+len(c.queues) == 0 {
+	if len(c.requests)+len(c.anonymous)+len(c.answered)+len(c.released)+len(c.grants)+len(c.queues)+len(c.reads) == 0 {
 		k.fail("client %d has nothing", uint64(c.id))
 	}
 	waiting, kept := 0, uint64(0)

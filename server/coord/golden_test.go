@@ -148,6 +148,8 @@ func (s *script) run() string {
 		}
 		n, out, err := m.Publish(s.now, "ns", name, values, nil)
 		return fmt.Sprintf("last %d\n%s", n, show(out, err))
+	case "new-messages":
+		return fmt.Sprintf("%+v\n", m.NewMessages(s.client(), s.d.HasArg("again"), nil))
 	case "topics":
 		return fmt.Sprintf("%+v\n", m.Topics("ns"))
 	case "set-metadata":

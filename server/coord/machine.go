@@ -59,6 +59,8 @@ const (
 	// nameBytes and requestBytes are the memory that a name and a waiting call take, about.
 	nameBytes    = 256
 	requestBytes = 512
+	// topicsRead bounds the topics of which one client is told that they have messages.
+	topicsRead = 100
 	// batchBytes bounds the values of one answer; a single value may be larger.
 	batchBytes = 32 << 20
 )
@@ -123,6 +125,8 @@ type client struct {
 	grants []*grant
 	// queues are those that the client has opened.
 	queues []*queue
+	// reads are the topics that the client reads by calls that wait, the latest one last.
+	reads []reading
 }
 
 // client returns the record of a client, and makes it if there is none.
@@ -137,7 +141,7 @@ func (m *Machine) client(id ids.ClientID) *client {
 
 // tidyClient drops the record of a client that has nothing.
 func (m *Machine) tidyClient(c *client) {
-	if c != nil && len(c.requests)+len(c.anonymous)+len(c.answered)+len(c.released)+len(c.grants)+len(c.queues) == 0 {
+	if c != nil && len(c.requests)+len(c.anonymous)+len(c.answered)+len(c.released)+len(c.grants)+len(c.queues)+len(c.reads) == 0 {
 		delete(m.clients, c.id)
 	}
 }
@@ -175,6 +179,7 @@ func (m *Machine) ClientGone(now time.Time, id ids.ClientID, out []Effect) []Eff
 		m.leaveQueue(c, q)
 		q.space.tidyQueue(m, q)
 	}
+	c.reads = nil
 	m.tidyClient(c)
 	return m.end()
 }

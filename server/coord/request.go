@@ -73,6 +73,9 @@ func (m *Machine) ask(call *Call) *Error {
 			c.anonymous = append(c.anonymous, r)
 		}
 	}
+	if read, is := call.Ask.(ReadTopic); is && (call.Wait > 0 || read.Later) && r.client != nil {
+		r.client.reads = m.reads(r.client.reads, r.space, read)
+	}
 	m.enter(r)
 	m.await(r, call.Wait)
 	return nil

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/millrace/millrace/internal/ids"
 )
 
 // topic is a list of messages, of which the last ones are kept. It exists from its first message
@@ -22,6 +24,19 @@ type message struct {
 	number uint64
 	at     time.Time
 	value  *stored
+}
+
+// reading is a topic that a client reads. read is the number of the last message that the client
+// has, told the one of the last message that it knows of.
+type reading struct {
+	namespace, name string
+	read, told      uint64
+}
+
+// TopicPosition is the number of the last message of a topic.
+type TopicPosition struct {
+	Name   string
+	Number uint64
 }
 
 func (a ReadTopic) same(other Ask) bool { return other == Ask(a) }
@@ -52,6 +67,56 @@ func (m *Machine) enterTopic(r *request, ask ReadTopic) {
 	if !m.readTopic(r, t) {
 		t.waiting = append(t.waiting, r)
 	}
+}
+
+// reads notes that a client reads a topic. It forgets the topic that was noted first if there are
+// too many.
+func (m *Machine) reads(all []reading, s *space, ask ReadTopic) []reading {
+	at := slices.IndexFunc(all, func(r reading) bool { return r.name == ask.Name && r.namespace == s.name })
+	if at < 0 {
+		if len(all) == topicsRead {
+			all = slices.Delete(all, 0, 1)
+		}
+		at, all = len(all), append(all, reading{namespace: s.name, name: ask.Name})
+	}
+	has, last := ask.After, m.config.Messages
+	if t := s.topics[ask.Name]; t != nil {
+		last = t.number
+	}
+	switch {
+	case ask.Later:
+		has = last
+	case has > last:
+		has = 0
+	}
+	r := &all[at]
+	r.read = max(has, m.config.Messages)
+	r.told = max(r.told, r.read)
+	return all
+}
+
+// NewMessages appends the topics that a client reads and that have messages of which it was not
+// told. again: it may not have received what it was told.
+func (m *Machine) NewMessages(id ids.ClientID, again bool, out []TopicPosition) []TopicPosition {
+	c := m.clients[id]
+	if c == nil {
+		return out
+	}
+	for i := range c.reads {
+		r := &c.reads[i]
+		if again {
+			r.told = r.read
+		}
+		s := m.spaces[r.namespace]
+		if s == nil || s.topics[r.name] == nil {
+			continue
+		}
+		if number := s.topics[r.name].number; number > r.told {
+			r.told = number
+			out = append(out, TopicPosition{r.name, number})
+		}
+	}
+	return out
 }
 
 // readTopic gives messages to a request, if there are any for it. A number of the future is one of

@@ -32,6 +32,7 @@ type watch struct {
 	// batch is nil while the stream has it.
 	batch    *schedapi.TaskBatch
 	snapshot bool // the next batch must be a snapshot
+	first    bool // no batch was filled yet
 	ended    bool
 }
 
@@ -59,7 +60,7 @@ func (l *Loop) WatchTasks(ctx context.Context, id ids.ClientID, after uint64) (s
 }
 
 func (l *Loop) openWatch(c *client, after uint64) *watch {
-	w := &watch{loop: l, client: c, ready: make(chan *schedapi.TaskBatch, 1), cursor: after, batch: &schedapi.TaskBatch{}}
+	w := &watch{loop: l, client: c, ready: make(chan *schedapi.TaskBatch, 1), cursor: after, first: true, batch: &schedapi.TaskBatch{}}
 	if after == 0 || !c.changes.canResume(after) {
 		w.snapshot, w.cursor = true, c.changes.revision
 	}
@@ -153,7 +154,9 @@ func (w *watch) feed() {
 	} else if !w.fillChanges(batch) {
 		return
 	}
-	w.batch = nil
+	clear(batch.Topics)
+	batch.Topics = w.loop.coordination.machine.NewMessages(w.client.id, w.first, batch.Topics[:0])
+	w.batch, w.first = nil, false
 	w.ready <- batch // Never blocks: there is one batch, and the loop had it.
 }
 

@@ -354,6 +354,7 @@ func updateTo(u *sched.Update, into *pb.TaskUpdate) {
 		into.WorkerId = uint32(u.Worker)
 	}
 	into.Generation = uint32(u.Generation)
+	into.LogWorkerId = uint32(u.LogWorker)
 }
 
 // RegistrationFrom converts the registration of a worker.

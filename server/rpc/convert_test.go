@@ -15,6 +15,7 @@ import (
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/server/alarms"
+	"github.com/millrace/millrace/server/coord"
 	"github.com/millrace/millrace/server/copies"
 	"github.com/millrace/millrace/server/functions"
 	"github.com/millrace/millrace/server/members"
@@ -68,7 +69,7 @@ func TestConversionsSetEveryField(t *testing.T) {
 		MemoryUsedBytes: 3, RunningKeys: []string{"k"},
 	}
 	update := &pb.TaskUpdate{}
-	updateTo(&sched.Update{Task: 1, State: sched.TaskFailed, OutputBytes: 2, Inline: []byte{1}, Err: someError, Worker: 3, Generation: 4}, update)
+	updateTo(&sched.Update{Task: 1, State: sched.TaskFailed, OutputBytes: 2, Inline: []byte{1}, Err: someError, Worker: 3, Generation: 4, LogWorker: 5}, update)
 	var outbound schedapi.Outbound
 	outbound.Ops = []schedapi.OpDefinition{{ID: 1, Op: sched.OpSpec{Kind: sched.OpPythonPickle, Name: "f", Function: someHash}}}
 	outbound.Functions = []functions.Function{{Hash: someHash, Payload: []byte("p"), Language: "l"}}
@@ -471,8 +472,8 @@ func TestUpdatesHaveNothingOfEarlierOnes(t *testing.T) {
 	earlier := schedapi.TaskBatch{Updates: []sched.Update{
 		{Task: 1, State: sched.TaskSucceeded, Inline: []byte{1}},
 		{Task: 2, State: sched.TaskFailed, Err: someError},
-		{Task: 3, State: sched.TaskSucceeded, Worker: 1},
-	}}
+		{Task: 3, State: sched.TaskSucceeded, Worker: 1, LogWorker: 1},
+	}, Topics: []coord.TopicPosition{{Name: "t", Number: 7}}}
 	later := schedapi.TaskBatch{Updates: []sched.Update{
 		{Task: 4, State: sched.TaskAssigned, Worker: 1},
 		{Task: 5, State: sched.TaskWaiting},
@@ -481,6 +482,9 @@ func TestUpdatesHaveNothingOfEarlierOnes(t *testing.T) {
 	for _, batch := range []*schedapi.TaskBatch{&earlier, &later} {
 		if err := m.send(batch, 0, 0, send); err != nil {
 			t.Fatal(err)
+		}
+		if len(sent.GetTopics()) != len(batch.Topics) {
+			t.Errorf("the topics are %v, want %v", sent.GetTopics(), batch.Topics)
 		}
 	}
 	for i, got := range sent.GetTasks() {

@@ -69,6 +69,10 @@ func messageTo(m *coord.Message) (*pb.TopicMessage, error) {
 	return &pb.TopicMessage{Number: m.Number, Time: timeTo(m.At), Value: value}, nil
 }
 
+func topicTo(t coord.TopicPosition) *pb.TopicPosition {
+	return &pb.TopicPosition{Name: t.Name, Number: t.Number}
+}
+
 // treeFrom converts a value to metadata: maps become subtrees.
 func treeFrom(v *pb.Value) (coord.Tree, error) {
 	fields, ok := v.GetKind().(*pb.Value_MapValue)

@@ -336,6 +336,7 @@ func (m *updateMessage) build(batch *schedapi.TaskBatch, from, to int, catalogRe
 	}
 	m.message.Revision, m.message.CatalogRevision = batch.Revision, catalogRevision
 	m.message.Snapshot, m.message.More = batch.Snapshot, false
+	m.message.Topics = convertAll(batch.Topics, topicTo)
 	b := m.catalog
 	m.catalog = nil
 	m.message.Graphs, m.message.Workers, m.message.Datasets = b.GetGraphs(), b.GetWorkers(), b.GetDatasets()

@@ -94,7 +94,7 @@ func (m *Machine) poison(id ids.TaskID, b *block, t *task, worker, reason string
 		Worker:    worker,
 		Attempt:   ids.Attempt(t.attempt),
 		Attempts:  tr.retries + uint32(len(tr.causes)),
-		LogTail:   m.tails[id],
+		LogTail:   m.tails[id].text,
 	})
 }
 

@@ -34,18 +34,24 @@ func (m *Machine) recordRoom(beside uint64) uint64 {
 	return 0
 }
 
+// tail is the end of a task's output, and the worker where the task wrote it.
+type tail struct {
+	text   string
+	worker ids.WorkerID
+}
+
 // keepTail stores the end of a task's output, and drops the oldest ones beyond Config.TailBytes.
-func (m *Machine) keepTail(id ids.TaskID, tail string) {
+func (m *Machine) keepTail(id ids.TaskID, kept tail) {
 	m.dropTail(id)
-	m.tails[id] = tail
+	m.tails[id] = kept
 	m.tailed = append(m.tailed, id)
-	m.totals.TailBytes += uint64(len(tail))
+	m.totals.TailBytes += uint64(len(kept.text))
 	for m.totals.TailBytes > m.config.TailBytes {
 		m.dropTail(m.tailed[0])
 		m.tailed = m.tailed[1:]
 	}
 	if len(m.tailed) > 2*len(m.tails)+keptWork {
-		m.tailed = distinctThat(m.tailed, func(id ids.TaskID) bool { return m.tails[id] != "" })
+		m.tailed = distinctThat(m.tailed, func(id ids.TaskID) bool { return m.tails[id].text != "" })
 	}
 }
 
@@ -53,8 +59,8 @@ func (m *Machine) dropTail(id ids.TaskID) {
 	if len(m.tails) == 0 {
 		return
 	}
-	if tail, ok := m.tails[id]; ok {
-		m.totals.TailBytes -= uint64(len(tail))
+	if kept, ok := m.tails[id]; ok {
+		m.totals.TailBytes -= uint64(len(kept.text))
 		delete(m.tails, id)
 	}
 }

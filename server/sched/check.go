@@ -145,7 +145,7 @@ func (k *checker) task(id ids.TaskID, b *block, t *task) {
 	k.totals.Tasks++
 	k.totals.HeldBytes += t.heldBytes()
 	k.namespaceOf(m.graphs[t.graph].ns).add(t)
-	k.totals.TailBytes += uint64(len(m.tails[id]))
+	k.totals.TailBytes += uint64(len(m.tails[id].text))
 	if err := m.errors[id]; err != nil {
 		k.totals.DetailBytes += err.DetailBytes
 	}

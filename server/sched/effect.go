@@ -142,6 +142,8 @@ type Update struct {
 	Err         *TaskError
 	Worker      ids.WorkerID
 	Generation  ids.Attempt
+	// LogWorker is the worker where a task that has ended wrote output last; 0: none is known.
+	LogWorker ids.WorkerID
 }
 
 // SubmitResult answers GraphSubmitted.

@@ -267,6 +267,9 @@ func (m *Machine) UpdateOf(id ids.TaskID) (Update, bool) {
 		return Update{}, false
 	}
 	u := Update{Task: id, State: t.state, Generation: ids.Attempt(t.attempt)}
+	if !t.state.unended() && len(m.tails) > 0 {
+		u.LogWorker = m.tails[id].worker
+	}
 	switch t.state {
 	case TaskSucceeded:
 		u.OutputBytes = t.output
@@ -358,7 +361,7 @@ func (m *Machine) Task(id ids.TaskID) (TaskInfo, bool) {
 	if tr := m.troubleIf(id, t); tr != nil {
 		info.RetriesUsed, info.WorkerDeaths = tr.retries, tr.deaths+tr.kills
 	}
-	info.LogTail = m.tails[id]
+	info.LogTail = m.tails[id].text
 	return info, true
 }
 

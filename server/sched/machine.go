@@ -120,7 +120,7 @@ type Machine struct {
 	detailed []ids.TaskID
 	// tails is the last output of tasks. tailed lists the tasks in the order in which their output
 	// came; some appear more than once or have no output any more.
-	tails  map[ids.TaskID]string
+	tails  map[ids.TaskID]tail
 	tailed []ids.TaskID
 	// linalg has the libraries that computed the objects of tasks of linear algebra.
 	linalg map[ids.TaskID]string

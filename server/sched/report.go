@@ -42,7 +42,7 @@ func (m *Machine) tasksReported(ev TasksReported) {
 			continue
 		}
 		if r.LogTail != "" {
-			m.keepTail(r.Task, r.LogTail)
+			m.keepTail(r.Task, tail{r.LogTail, w.id})
 		}
 		switch r.Outcome {
 		case OutcomeStarted:

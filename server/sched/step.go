@@ -31,7 +31,7 @@ func New(c Config) *Machine {
 		classIndex:   make(map[classKey]uint32),
 		workerIndex:  make(map[ids.WorkerID]uint32),
 		rates:        make(map[ratePair]rate),
-		tails:        make(map[ids.TaskID]string),
+		tails:        make(map[ids.TaskID]tail),
 		linalg:       make(map[ids.TaskID]string),
 		lostData:     make(map[ids.TaskID]lostData),
 		wide:         make(map[ids.TaskID]uint64),

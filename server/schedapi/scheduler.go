@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/coord"
 	"github.com/millrace/millrace/server/copies"
 	"github.com/millrace/millrace/server/functions"
 	"github.com/millrace/millrace/server/members"
@@ -237,4 +238,7 @@ type TaskBatch struct {
 	// follow in later batches; until then their tasks are RUNNING.
 	Snapshot bool
 	Updates  []sched.Update
+	// Topics are those that the client reads and that have new messages: these were published
+	// before the changes.
+	Topics []coord.TopicPosition
 }

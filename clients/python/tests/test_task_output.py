@@ -13,10 +13,11 @@ from typing import Any
 import pexpect
 import pytest
 from conftest import PATIENCE, Gate, eventually
-from millrace import Client, LocalCluster, TaskLine
+from millrace import Client, LocalCluster, TaskLine, as_completed
 from millrace._pb.millrace.v1 import data_service_pb2
 from millrace._session._display import Display, sink
 from millrace._session._task_output import TaskOutput
+from millrace._task_states._order import Order
 from millrace._task_states._task_ids import TaskIds
 
 
@@ -95,7 +96,7 @@ def test_a_flood_is_cut_and_delays_nobody(shown: Client, lines: list[TaskLine], 
 
 def test_output_before_the_answer_is_shown_by_whichever_thread_reads_the_answer(lines: list[TaskLine]) -> None:
     closed: Any = SimpleNamespace(closed=True)  # no thread follows workers
-    output = TaskOutput(closed, closed, "", lambda: True, lines.append)
+    output = TaskOutput(closed, closed, "", lambda: True, Order(), lines.append)
     follower: Any = SimpleNamespace(worker_id=1, name="w", position=0)
     early = data_service_pb2.TaskOutput(task_id=7, attempt=1, key="k", text="early\n", bytes=6)
     output.put(follower, data_service_pb2.FollowLogsResponse(outputs=[early]))
@@ -137,6 +138,36 @@ def test_print_appears_in_the_terminal(tmp_path: Path) -> None:
     finally:
         terminal.close(force=True)
     assert terminal.exitstatus == 0
+
+
+def test_output_is_shown_before_the_result(shown: Client, lines: list[TaskLine]) -> None:
+    for i in range(50):
+        before = len(lines)
+        shown.submit(say_twice, i).result(PATIENCE)
+        assert [line.text for line in lines[before:]] == [f"first {i}", f"second {i}", "no end"]
+    many = [f"{i} of many" for i in range(50)]
+    futures = dict(zip(shown.map(say, many), many, strict=True))
+    for future in as_completed(futures):
+        assert futures[future] in [line.text for line in lines]
+
+
+def say_twice(i: int) -> None:
+    print(f"first {i}")
+    sys.stdout.flush()
+    print(f"second {i}")
+    print("no end", end="")
+
+
+def test_a_function_for_lines_may_wait_for_tasks(cluster: LocalCluster) -> None:
+    found: list[Any] = []
+
+    def take(line: TaskLine) -> None:
+        found.append(made.submit(len, line.text).result(PATIENCE))
+
+    with Client(cluster, output=take) as made:
+        for text in ("one", "three"):
+            made.submit(say, text).result(PATIENCE)
+        eventually(lambda: found == [3, 5])
 
 
 def test_environment_switches_output_off(tmp_path: Path, cluster: LocalCluster) -> None:

@@ -69,6 +69,24 @@ def test_a_handler_that_fails_does_not_end_the_others(client: Client, caplog: py
     client.unsubscribe_topic("failing")
 
 
+def test_a_message_is_handled_before_the_result_of_its_task(client: Client) -> None:
+    seen: list[Any] = []
+    client.subscribe_topic("first", lambda event: seen.append(event[1]))
+    for i in range(100):
+        client.submit(log, "first", i, pure=False).result(PATIENCE)
+        assert seen[-1] == i
+    client.unsubscribe_topic("first")
+
+
+def test_a_handler_may_wait_for_tasks(client: Client) -> None:
+    seen: queue.Queue[Any] = queue.Queue()
+    client.subscribe_topic("waits", lambda event: seen.put(client.submit(abs, event[1]).result(PATIENCE)))
+    for i in range(3):
+        client.submit(log, "waits", -i, pure=False).result(PATIENCE)
+    assert [seen.get(timeout=PATIENCE) for _ in range(3)] == [0, 1, 2]
+    client.unsubscribe_topic("waits")
+
+
 def test_handlers_run_in_the_event_loop(cluster: LocalCluster) -> None:
     async def main() -> None:
         async with AsyncClient(cluster) as client:

@@ -1509,7 +1509,10 @@ type TaskUpdate struct {
 	// 0 otherwise.
 	WorkerId uint32 `protobuf:"varint,6,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
 	// The attempt that made the object, which is its generation.
-	Generation    uint32 `protobuf:"varint,7,opt,name=generation,proto3" json:"generation,omitempty"`
+	Generation uint32 `protobuf:"varint,7,opt,name=generation,proto3" json:"generation,omitempty"`
+	// Number of the worker where the task wrote output last, if the task has ended: it keeps the
+	// output (DataService.FollowLogs). 0: the task wrote none, or the scheduler does not know.
+	LogWorkerId   uint32 `protobuf:"varint,8,opt,name=log_worker_id,json=logWorkerId,proto3" json:"log_worker_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1589,6 +1592,13 @@ func (x *TaskUpdate) GetWorkerId() uint32 {
 func (x *TaskUpdate) GetGeneration() uint32 {
 	if x != nil {
 		return x.Generation
+	}
+	return 0
+}
+
+func (x *TaskUpdate) GetLogWorkerId() uint32 {
+	if x != nil {
+		return x.LogWorkerId
 	}
 	return 0
 }
@@ -1715,7 +1725,7 @@ const file_millrace_v1_task_proto_rawDesc = "" +
 	"\fpublish_time\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\vpublishTime\x12#\n" +
 	"\rfetched_bytes\x18\x12 \x01(\x04R\ffetchedBytes\x12\x19\n" +
 	"\bgraph_id\x18\x13 \x01(\x04R\agraphId\x126\n" +
-	"\tload_time\x18\x14 \x01(\v2\x19.google.protobuf.DurationR\bloadTime\"\x9d\x02\n" +
+	"\tload_time\x18\x14 \x01(\v2\x19.google.protobuf.DurationR\bloadTime\"\xc1\x02\n" +
 	"\n" +
 	"TaskUpdate\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12,\n" +
@@ -1726,7 +1736,8 @@ const file_millrace_v1_task_proto_rawDesc = "" +
 	"\tworker_id\x18\x06 \x01(\rR\bworkerId\x12\x1e\n" +
 	"\n" +
 	"generation\x18\a \x01(\rR\n" +
-	"generationB\x10\n" +
+	"generation\x12\"\n" +
+	"\rlog_worker_id\x18\b \x01(\rR\vlogWorkerIdB\x10\n" +
 	"\x0e_inline_result*\x83\x02\n" +
 	"\tTaskState\x12\x1a\n" +
 	"\x16TASK_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +

@@ -175,7 +175,12 @@ type WatchResponse struct {
 	Life uint64 `protobuf:"fixed64,12,opt,name=life,proto3" json:"life,omitempty"`
 	// With `snapshot`: the snapshot continues in the next message. Resources that none of its
 	// messages names do not exist. Only its last message has revisions; in the others they are 0.
-	More          bool `protobuf:"varint,13,opt,name=more,proto3" json:"more,omitempty"`
+	More bool `protobuf:"varint,13,opt,name=more,proto3" json:"more,omitempty"`
+	// Topics that the client of `client_id` reads by calls of GetTopic that wait, and that have new
+	// messages. The messages were published before the tasks came into the states of this batch: a
+	// client that handles them first handles what a task published before the task's end. At most 100
+	// topics, those that the client began to read last.
+	Topics        []*TopicPosition `protobuf:"bytes,14,rep,name=topics,proto3" json:"topics,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -301,6 +306,68 @@ func (x *WatchResponse) GetMore() bool {
 	return false
 }
 
+func (x *WatchResponse) GetTopics() []*TopicPosition {
+	if x != nil {
+		return x.Topics
+	}
+	return nil
+}
+
+// TopicPosition names a message of a topic.
+type TopicPosition struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the topic, in the client's namespace.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Number of the topic's last message.
+	Number        uint64 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TopicPosition) Reset() {
+	*x = TopicPosition{}
+	mi := &file_millrace_v1_watch_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TopicPosition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TopicPosition) ProtoMessage() {}
+
+func (x *TopicPosition) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_watch_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TopicPosition.ProtoReflect.Descriptor instead.
+func (*TopicPosition) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_watch_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *TopicPosition) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *TopicPosition) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
 var File_millrace_v1_watch_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_watch_proto_rawDesc = "" +
@@ -317,7 +384,7 @@ const file_millrace_v1_watch_proto_rawDesc = "" +
 	"untilEnded\x12\x12\n" +
 	"\x04life\x18\b \x01(\x06R\x04life\x12B\n" +
 	"\vworker_view\x18\t \x01(\x0e2\x17.millrace.v1.WorkerViewB\b\xbaH\x05\x82\x01\x02\x10\x01R\n" +
-	"workerView\"\x80\x04\n" +
+	"workerView\"\xb4\x04\n" +
 	"\rWatchResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12)\n" +
 	"\x10catalog_revision\x18\x02 \x01(\x04R\x0fcatalogRevision\x12\x1a\n" +
@@ -332,7 +399,11 @@ const file_millrace_v1_watch_proto_rawDesc = "" +
 	" \x03(\tR\x13removedDatasetNames\x12\x1a\n" +
 	"\bdraining\x18\v \x01(\bR\bdraining\x12\x12\n" +
 	"\x04life\x18\f \x01(\x06R\x04life\x12\x12\n" +
-	"\x04more\x18\r \x01(\bR\x04moreB\xa6\x01\n" +
+	"\x04more\x18\r \x01(\bR\x04more\x122\n" +
+	"\x06topics\x18\x0e \x03(\v2\x1a.millrace.v1.TopicPositionR\x06topics\";\n" +
+	"\rTopicPosition\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06number\x18\x02 \x01(\x04R\x06numberB\xa6\x01\n" +
 	"\x0fdev.millrace.v1B\n" +
 	"WatchProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
 
@@ -348,27 +419,29 @@ func file_millrace_v1_watch_proto_rawDescGZIP() []byte {
 	return file_millrace_v1_watch_proto_rawDescData
 }
 
-var file_millrace_v1_watch_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
+var file_millrace_v1_watch_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
 var file_millrace_v1_watch_proto_goTypes = []any{
 	(*WatchRequest)(nil),  // 0: millrace.v1.WatchRequest
 	(*WatchResponse)(nil), // 1: millrace.v1.WatchResponse
-	(WorkerView)(0),       // 2: millrace.v1.WorkerView
-	(*TaskUpdate)(nil),    // 3: millrace.v1.TaskUpdate
-	(*Graph)(nil),         // 4: millrace.v1.Graph
-	(*Worker)(nil),        // 5: millrace.v1.Worker
-	(*Dataset)(nil),       // 6: millrace.v1.Dataset
+	(*TopicPosition)(nil), // 2: millrace.v1.TopicPosition
+	(WorkerView)(0),       // 3: millrace.v1.WorkerView
+	(*TaskUpdate)(nil),    // 4: millrace.v1.TaskUpdate
+	(*Graph)(nil),         // 5: millrace.v1.Graph
+	(*Worker)(nil),        // 6: millrace.v1.Worker
+	(*Dataset)(nil),       // 7: millrace.v1.Dataset
 }
 var file_millrace_v1_watch_proto_depIdxs = []int32{
-	2, // 0: millrace.v1.WatchRequest.worker_view:type_name -> millrace.v1.WorkerView
-	3, // 1: millrace.v1.WatchResponse.tasks:type_name -> millrace.v1.TaskUpdate
-	4, // 2: millrace.v1.WatchResponse.graphs:type_name -> millrace.v1.Graph
-	5, // 3: millrace.v1.WatchResponse.workers:type_name -> millrace.v1.Worker
-	6, // 4: millrace.v1.WatchResponse.datasets:type_name -> millrace.v1.Dataset
-	5, // [5:5] is the sub-list for method output_type
-	5, // [5:5] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	3, // 0: millrace.v1.WatchRequest.worker_view:type_name -> millrace.v1.WorkerView
+	4, // 1: millrace.v1.WatchResponse.tasks:type_name -> millrace.v1.TaskUpdate
+	5, // 2: millrace.v1.WatchResponse.graphs:type_name -> millrace.v1.Graph
+	6, // 3: millrace.v1.WatchResponse.workers:type_name -> millrace.v1.Worker
+	7, // 4: millrace.v1.WatchResponse.datasets:type_name -> millrace.v1.Dataset
+	2, // 5: millrace.v1.WatchResponse.topics:type_name -> millrace.v1.TopicPosition
+	6, // [6:6] is the sub-list for method output_type
+	6, // [6:6] is the sub-list for method input_type
+	6, // [6:6] is the sub-list for extension type_name
+	6, // [6:6] is the sub-list for extension extendee
+	0, // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_watch_proto_init() }
@@ -386,7 +459,7 @@ func file_millrace_v1_watch_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_watch_proto_rawDesc), len(file_millrace_v1_watch_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   2,
+			NumMessages:   3,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -7,13 +7,13 @@ import contextlib
 import inspect
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from millrace import errors
 from millrace._calls._coordination import Reply, ask, restored, stored
 from millrace._connection._steps import run
-from millrace._pb.millrace.v1 import coordination_pb2
+from millrace._pb.millrace.v1 import coordination_pb2, watch_pb2
 from millrace._session._session import Session
 
 _log = logging.getLogger("millrace")
@@ -70,6 +70,14 @@ class Subscriptions:
         self._lock = threading.Lock()
         # Guarded by _lock.
         self._running: dict[str, _Subscription] = {}
+        session.on_messages = self._precede
+
+    def _precede(self, positions: Sequence[watch_pb2.TopicPosition]) -> None:
+        """Waits until the handlers had these messages."""
+        for position in positions:
+            subscription = self._running.get(position.name)
+            if subscription is not None:
+                subscription.reach(position.number)
 
     def add(self, topic: str, handler: Callable[[Any], Any]) -> None:
         """Calls a handler with each later message. It replaces the topic's earlier handler."""
@@ -96,6 +104,9 @@ class _Subscription:
         self._session, self._topic, self._handler = session, topic, handler
         self._after, self._life = last(session, topic), session.life
         self._ended = False
+        # The number of the last message that the handler had, and of the one for which nobody has
+        # waited to the end.
+        self._handled, self._late = self._after, 0
         self._reply: Reply | None = None
         try:
             self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
@@ -109,10 +120,25 @@ class _Subscription:
         if self._reply is not None:
             self._reply.give_up()
 
+    def reach(self, number: int) -> None:
+        """Waits until the handler has had a message. A handler that has fallen behind is not waited
+        for until it has caught up."""
+        if self._handled < self._late:
+            return
+        if not self._session.order.until(lambda: self._ended or self._handled >= number):
+            self._late = number
+
     def _began(self, reply: Reply) -> None:
         self._reply = reply
 
     def _run(self) -> None:
+        try:
+            self._read()
+        finally:
+            self._ended = True
+            self._session.order.step()
+
+    def _read(self) -> None:
         while not self._ended:
             if self._session.life != self._life:
                 self._after, self._life = 0, self._session.life
@@ -129,7 +155,9 @@ class _Subscription:
             for message in answer.messages:
                 if self._ended:
                     return
-                self._call((seconds(message), message))
+                with self._session.order.handling():
+                    self._call((seconds(message), message))
+                    self._handled = message.number
 
     def _call(self, event: tuple[float, coordination_pb2.TopicMessage]) -> None:
         """Calls the handler, in the event loop in which it was subscribed, if there was one."""

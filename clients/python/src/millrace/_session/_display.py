@@ -12,7 +12,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any, TypeAlias
 
 from millrace import _check
@@ -146,6 +146,8 @@ class Display:
     """Cuts output into lines, and gives them to a function. A task that writes much is cut first,
     so that others are seen: the beginning and the end of what it writes are shown.
 
+    Attempts are tuples of the worker's id, the task's id and the number of the attempt.
+
     Args:
         take: the function. It is called in one thread at a time; an exception that it raises is
             ignored.
@@ -194,6 +196,13 @@ class Display:
                     self._settle(stream)
                 waits = waits or stream.waits
         return waits
+
+    def end(self, tasks: Set[int]) -> None:
+        """Shows all that waits of tasks that have ended."""
+        with self._lock:
+            for (attempt, _), stream in self._streams.items():
+                if stream.waits and attempt[1] in tasks:
+                    self._settle(stream)
 
     def _settle(self, stream: _Stream) -> None:
         """Shows all that waits of a stream. REQUIRES: the lock."""

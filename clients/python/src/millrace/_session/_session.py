@@ -22,7 +22,7 @@ from millrace._connection._connection import Connection, broke, starting
 from millrace._connection._lease import Lease
 from millrace._connection._pool import Pool
 from millrace._connection._steps import Steps
-from millrace._pb.millrace.v1 import client_pb2, cluster_pb2, task_calls_pb2, task_pb2, worker_pb2
+from millrace._pb.millrace.v1 import client_pb2, cluster_pb2, task_calls_pb2, task_pb2, watch_pb2, worker_pb2
 from millrace._session import _tracing
 from millrace._session._display import TaskLine
 from millrace._session._result_holds import ResultHolds
@@ -32,6 +32,7 @@ from millrace._session._watcher import Watcher
 from millrace._session._worker_watch import WorkerWatch
 from millrace._task_states._explainer import Explainer
 from millrace._task_states._function_cache import FunctionCache
+from millrace._task_states._order import Order
 from millrace._task_states._recent import RecentTasks
 from millrace._task_states._state import Instances, Spec, State, Unit
 from millrace._task_states._task_table import TaskTable
@@ -121,15 +122,19 @@ class Session:
         self._holding = threading.RLock()
         renew = partial(self._renew_in_time, timeout=reconnect_timeout)
         self._sender = Sender(self.connection, self._lease, self._tasks, renew, self._holding)
-        self._watcher = Watcher(self.connection, self._lease, self._tasks, self._renew, self._cluster_end)
+        self._watcher = Watcher(self.connection, self._lease, self._tasks, self._renew, self._before, self._cluster_end)
         self._explainer = Explainer(self.connection)
         self._result_holds = ResultHolds(self.connection, self._lease, self._tasks, self.release)
         self._make_parts(share=shared_memory)
+        #: Called with positions of topics; returns when all messages up to there were handled.
+        self.on_messages: Callable[[Sequence[watch_pb2.TopicPosition]], None] | None = None
         #: The output of the tasks; None if it is not shown.
         self.output: TaskOutput | None = None
         if show is not None:
-            self.output = TaskOutput(self.connection, self._locator, self.namespace, self._tasks.pending, show)
-            self._tasks.on_ids = self.output.submitted
+            self.output = TaskOutput(
+                self.connection, self._locator, self.namespace, self._tasks.pending, self.order, show
+            )
+            self._tasks.on_ids, self._tasks.on_early = self.output.submitted, self.output.precede
         _sessions.add(self)
         _slot.clients.add(self)
         for part in (self._sender, self._watcher):
@@ -215,6 +220,18 @@ class Session:
             return self.cluster.http_address
         # Another one may lead than when the lease was opened.
         return self.call("GetClusterInfo", cluster_pb2.GetClusterInfoRequest()).cluster.http_address
+
+    @property
+    def order(self) -> Order:
+        """Delays the ends of tasks."""
+        return self._tasks.order
+
+    def _before(self, response: watch_pb2.WatchResponse) -> None:
+        """Lets the user have what tasks have published and written before their ends."""
+        if response.topics and self.on_messages is not None:
+            self.on_messages(response.topics)
+        if self.output is not None:
+            self.output.precede(response.tasks)
 
     @property
     def changed(self) -> threading.Condition:
@@ -505,6 +522,7 @@ class Session:
             # Set before the streams end, so that their end is not taken for a failure.
             self.connection.closed = True
         self.connection.ended.set()
+        self.order.end()
         self._tasks.lose("the client was closed")
         refused: errors.MillraceError | None = None
         try:

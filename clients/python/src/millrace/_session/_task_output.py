@@ -14,16 +14,19 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
 
 from millrace import errors
+from millrace._connection._callbacks import CallbackThread
 from millrace._connection._channel import open_channel
 from millrace._connection._connection import Connection
-from millrace._pb.millrace.v1 import data_service_pb2, data_service_pb2_grpc, worker_pb2
+from millrace._pb.millrace.v1 import data_service_pb2, data_service_pb2_grpc, task_pb2, worker_pb2
 from millrace._session._display import HELD, Display, TaskLine
+from millrace._task_states._order import Order
 from millrace._task_states._task_ids import TaskIds
 from millrace._transfer._locator import Locator
 
@@ -36,6 +39,9 @@ _BEFORE = 10.0
 #: it.
 _UNKNOWN_SECONDS = 5.0
 _MOST_UNKNOWN = 1000
+#: How long a worker may take to answer, and the scheduler, before the ends of tasks are not delayed
+#: any more, in seconds.
+_ANSWER = 2.0
 #: Attempts whose position in the output is remembered.
 _MOST_ATTEMPTS = 50_000
 
@@ -48,6 +54,7 @@ class TaskOutput:
         locator: the workers.
         namespace: of the client's tasks.
         pending: returns whether tasks of the client have not ended.
+        order: delays the ends of tasks until their output is shown.
         take: takes the lines.
     """
 
@@ -57,10 +64,17 @@ class TaskOutput:
         locator: Locator,
         namespace: str,
         pending: Callable[[], bool],
+        order: Order,
         take: Callable[[TaskLine], object],
     ) -> None:
         self._connection, self._locator, self._namespace, self._pending = connection, locator, namespace, pending
+        #: As given.
+        self.order = order
         self._display = Display(take)
+        # Shows output before the ends of tasks. A call there may take long: it calls the user's
+        # function.
+        self._shower = CallbackThread()
+        self._behind = False
         # Set by submissions; ends the pause of the listing thread.
         self._wake = threading.Event()
         # Answers to submissions, as they came: the ids of this client's tasks. deque.append is
@@ -73,6 +87,8 @@ class TaskOutput:
         self._unknown: collections.deque[tuple[float, _Follower, Any]] = collections.deque(maxlen=_MOST_UNKNOWN)
         self._read: collections.OrderedDict[Any, int] = collections.OrderedDict()
         self._followers: dict[int, _Follower] = {}
+        # Workers that are not among those that the scheduler has listed.
+        self._absent = set[int]()
         self._thread: threading.Thread | None = None
         self._ended = False
         # All output was shown, and no task can have written since.
@@ -85,6 +101,8 @@ class TaskOutput:
         self._wake.set()
         if self._thread is None:
             self._start()
+        if self._unknown:
+            self._show_first(self._settle)
 
     def _start(self) -> None:
         with self._lock:
@@ -125,13 +143,14 @@ class TaskOutput:
             if self._ended:
                 return
             listed = {w.worker_id: w for w in workers if w.data_address}
+            self._absent.clear()
             over = [f for i, f in self._followers.items() if i not in listed or f.broken]
             for follower in over:
                 del self._followers[follower.worker_id]
             new: list[_Follower] = []
             for worker in listed.values():
                 if worker.worker_id not in self._followers:
-                    before = next((f.position for f in over if f.worker_id == worker.worker_id), 0)
+                    before = next((f for f in over if f.worker_id == worker.worker_id), None)
                     new.append(_Follower(worker, self, before))
             self._followers.update((f.worker_id, f) for f in new)
         for follower in over:
@@ -203,6 +222,52 @@ class TaskOutput:
         skipped = max(output.offset - read, 0)
         self._display.put(attempt, output.key, follower.name, output.stderr, text, skipped)
 
+    # ---- before the ends of tasks ----------------------------------------------------------------
+
+    def precede(self, tasks: Sequence[task_pb2.TaskUpdate]) -> None:
+        """Shows the output of those of these tasks that have ended, before the client knows that.
+        Does nothing if they have written none."""
+        ended: dict[int, set[int]] = {}
+        for update in tasks:
+            if update.log_worker_id:
+                ended.setdefault(update.log_worker_id, set()).add(update.task_id)
+        if ended and not self._ended:
+            self._show_first(partial(self._catch_up, ended))
+
+    def _show_first(self, show: Callable[[], None]) -> None:
+        """Makes a call in the thread for that, and waits for its end, unless an earlier one is
+        stuck."""
+        done = threading.Event()
+
+        def run() -> None:
+            try:
+                with self.order.handling():
+                    show()
+            finally:
+                self._behind = False
+                done.set()
+                self.order.step()
+
+        waits = not self._behind
+        self._shower.soon(run)
+        if waits and not self.order.until(done.is_set):
+            self._behind = not done.is_set()
+
+    def _catch_up(self, ended: dict[int, set[int]]) -> None:
+        """Shows the output of tasks that have ended, by worker."""
+        with contextlib.suppress(errors.MillraceError, ValueError):
+            if any(i not in self._followers and i not in self._absent for i in ended):
+                self._follow(self._locator.workers(timeout=_ANSWER))
+                self._absent.update(i for i in ended if i not in self._followers)
+            with self._lock:
+                followers = [self._followers[i] for i in ended if i in self._followers]
+            # All are asked before the first answer is read.
+            answers = [(f, f.rest(_ANSWER)) for f in followers if f.answers]
+            for follower, batches in answers:
+                follower.read(batches)
+        self._settle()
+        self._display.end(set[int]().union(*ended.values()))
+
     # ---- the end ---------------------------------------------------------------------------------
 
     def flush(self, timeout: float = 0.5) -> None:
@@ -236,6 +301,7 @@ class TaskOutput:
         self._wake.set()
         for follower in followers.values():
             follower.end()
+        self._shower.end(0)
 
 
 def _after_cells(output: TaskOutput) -> None:
@@ -260,13 +326,15 @@ class _Follower:
     Args:
         worker: the worker.
         output: takes its output.
-        position: where to begin in the worker's output; 0: see `TaskOutput.request`.
+        before: the follower whose place it takes.
     """
 
-    def __init__(self, worker: worker_pb2.Worker, output: TaskOutput, position: int) -> None:
+    def __init__(self, worker: worker_pb2.Worker, output: TaskOutput, before: _Follower | None) -> None:
         self.worker_id, self.name = worker.worker_id, worker.name
-        #: Position in the worker's output up to which it was read.
-        self.position = position
+        #: Position in the worker's output up to which it was read; 0: see `TaskOutput.request`.
+        self.position = 0 if before is None else before.position
+        #: False if the worker has not answered a question, and has not streamed output since.
+        self.answers = before is None or before.answers
         #: The stream broke. If the worker is still there, another follower takes its place.
         self.broken = False
         self._output = output
@@ -282,6 +350,7 @@ class _Follower:
         try:
             self._stream = self._stub.FollowLogs(self._output.request(self), metadata=self._output.metadata)
             for batch in self._stream:
+                self.answers = True
                 self._output.put(self, batch)
         except grpc.RpcError as e:
             code = e.code() if isinstance(e, grpc.Call) else None
@@ -293,6 +362,15 @@ class _Follower:
         """Asks for all that was written before the call."""
         request = self._output.request(self, until_now=True)
         return self._stub.FollowLogs(request, metadata=self._output.metadata, timeout=timeout)
+
+    def read(self, batches: Any) -> None:
+        """Shows the answer of `rest`."""
+        try:
+            for batch in batches:
+                self._output.put(self, batch)
+                self._output.order.step()
+        except grpc.RpcError:
+            self.answers = False
 
     def end(self) -> None:
         """Ends the stream."""

@@ -27,6 +27,7 @@ class Watcher:
         lease: the lease whose tasks are watched.
         tasks: the states that updates are applied to.
         renew: as for Sender.
+        before: called with each message before its updates are applied.
         gone: returns why the scheduler will never come back; empty if it may.
     """
 
@@ -36,9 +37,11 @@ class Watcher:
         lease: Lease,
         tasks: TaskTable,
         renew: Callable[[int], None],
+        before: Callable[[watch_pb2.WatchResponse], None],
         gone: Callable[[], str],
     ) -> None:
         self._connection, self._lease, self._tasks, self._renew = connection, lease, tasks, renew
+        self._before = before
         self._outage = _Outage(connection, tasks, gone)
         #: The call of the open stream; None before the first one.
         self.stream: Any = None
@@ -69,6 +72,7 @@ class Watcher:
                         break
                     pause, failed = 0.05, 0
                     self._outage.ended()
+                    self._before(response)
                     self._tasks.receive(response, client_id)
             except grpc.RpcError as e:
                 code, reason = e.code() if isinstance(e, grpc.Call) else None, errors.reason_of(e)

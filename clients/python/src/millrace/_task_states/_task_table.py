@@ -12,6 +12,7 @@ from millrace import errors
 from millrace._connection._callbacks import CallbackThread, run
 from millrace._connection._lease import Lease
 from millrace._pb.millrace.v1 import client_pb2, error_pb2, task_pb2, watch_pb2
+from millrace._task_states._order import Order
 from millrace._task_states._state import Spec, State
 from millrace._values import _keys
 
@@ -35,8 +36,12 @@ class TaskTable:
         self.revision = 0
         # Ids of the tasks in the snapshot that is being received.
         self._snapshot: set[int] = set()
-        #: Called with the ids of each answer to a submission.
+        #: Delays the ends of tasks.
+        self.order = Order()
+        #: Called with the ids of each answer to a submission, and then with the updates of tasks
+        #: with output that came before the answer; both before the tasks end here.
         self.on_ids: Callable[[Sequence[int]], object] | None = None
+        self.on_early: Callable[[Sequence[task_pb2.TaskUpdate]], object] | None = None
         #: The thread of the user's callbacks.
         self.callbacks = CallbackThread()
 
@@ -143,26 +148,48 @@ class TaskTable:
         """Notes the ids of accepted tasks. `client_id`: the lease that they were submitted with.
         `revision`: the Watch revision at which they were accepted; negative: unknown. `failed`:
         those that had failed before and do not run again."""
-        old = frozenset(failed)
+        if self.on_ids is not None and client_id == self._lease.client_id:
+            self.on_ids(task_ids)
+        shown = set[int]()
+        while True:
+            with self.changed:
+                if client_id != self._lease.client_id:  # the lease that held the tasks is gone
+                    raise errors.SchedulerLostError(self._lease.gone())
+                early = self._with_output(task_ids, shown)
+                if not early or self.on_early is None:
+                    calls = self._accept(specs, task_ids, revision, frozenset(failed))
+                    break
+            self.on_early(early)
+            shown.update(u.task_id for u in early)
+        run(calls)
+
+    def _with_output(self, task_ids: Sequence[int], shown: set[int]) -> list[task_pb2.TaskUpdate]:
+        """Returns those updates that came before the answer to their submission, and whose tasks have
+        written output that was not shown. REQUIRES: the lock."""
+        if not self._early:
+            return []
+        early = (self._early.get(i) for i in task_ids if i not in shown)
+        return [u for u in early if u is not None and u.log_worker_id]
+
+    def _accept(
+        self, specs: list[Spec], task_ids: Sequence[int], revision: int, old: frozenset[int]
+    ) -> list[Callable[[], object]]:
+        """Notes the ids of accepted tasks. Returns the callbacks that the caller must run, without
+        any lock. REQUIRES: the lock."""
         calls: list[Callable[[], object]] = []
         ended = False
-        with self.changed:
-            if client_id != self._lease.client_id:  # the lease that held the tasks is gone
-                raise errors.SchedulerLostError(self._lease.gone())
-            for spec, task_id in zip(specs, task_ids, strict=True):
-                state = spec.state
-                if state is None:
-                    continue
-                state.id, state.revision, state.joined_failure = task_id, revision, task_id in old
-                self._by_id[task_id] = state
-                update = self._early.pop(task_id, None)
-                if update is not None:
-                    ended = self._apply(state, update, calls) or ended
-            if ended:
-                self.changed.notify_all()
-        if self.on_ids is not None:
-            self.on_ids(task_ids)
-        run(calls)
+        for spec, task_id in zip(specs, task_ids, strict=True):
+            state = spec.state
+            if state is None:
+                continue
+            state.id, state.revision, state.joined_failure = task_id, revision, task_id in old
+            self._by_id[task_id] = state
+            update = self._early.pop(task_id, None)
+            if update is not None:
+                ended = self._apply(state, update, calls) or ended
+        if ended:
+            self.changed.notify_all()
+        return calls
 
     def fail(self, states: Iterable[State], error: BaseException) -> None:
         """Fails tasks whose submission failed, so that waits for them end."""
@@ -332,7 +359,7 @@ class TaskTable:
         """Waits until all states (or, with `first`, one of them) have ended, or until the monotonic
         time `deadline`. Returns those that have not ended; none if the wait has succeeded."""
         left = list(states)
-        with self.changed:
+        with self.order.waiting(), self.changed:
             while True:
                 pending = [s for s in left if not s.done]
                 if not pending or (first and len(pending) < len(states)):

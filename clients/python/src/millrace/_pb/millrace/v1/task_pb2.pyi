@@ -292,7 +292,7 @@ class TaskRun(_message.Message):
     def __init__(self, number: _Optional[int] = ..., task_id: _Optional[int] = ..., key: _Optional[str] = ..., namespace: _Optional[str] = ..., worker: _Optional[str] = ..., attempt: _Optional[int] = ..., succeeded: bool = ..., output_bytes: _Optional[int] = ..., end_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., run_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., op: _Optional[str] = ..., worker_id: _Optional[int] = ..., slot: _Optional[int] = ..., fetch_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., wait_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., deserialize_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., publish_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., fetched_bytes: _Optional[int] = ..., graph_id: _Optional[int] = ..., load_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class TaskUpdate(_message.Message):
-    __slots__ = ("task_id", "state", "output_bytes", "inline_result", "error", "worker_id", "generation")
+    __slots__ = ("task_id", "state", "output_bytes", "inline_result", "error", "worker_id", "generation", "log_worker_id")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -300,6 +300,7 @@ class TaskUpdate(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
+    LOG_WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     task_id: int
     state: TaskState
     output_bytes: int
@@ -307,4 +308,5 @@ class TaskUpdate(_message.Message):
     error: _error_pb2.TaskError
     worker_id: int
     generation: int
-    def __init__(self, task_id: _Optional[int] = ..., state: _Optional[_Union[TaskState, str]] = ..., output_bytes: _Optional[int] = ..., inline_result: _Optional[bytes] = ..., error: _Optional[_Union[_error_pb2.TaskError, _Mapping]] = ..., worker_id: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
+    log_worker_id: int
+    def __init__(self, task_id: _Optional[int] = ..., state: _Optional[_Union[TaskState, str]] = ..., output_bytes: _Optional[int] = ..., inline_result: _Optional[bytes] = ..., error: _Optional[_Union[_error_pb2.TaskError, _Mapping]] = ..., worker_id: _Optional[int] = ..., generation: _Optional[int] = ..., log_worker_id: _Optional[int] = ...) -> None: ...

@@ -33,7 +33,7 @@ class WatchRequest(_message.Message):
     def __init__(self, client_id: _Optional[int] = ..., after_revision: _Optional[int] = ..., graphs: bool = ..., graph_ids: _Optional[_Iterable[int]] = ..., workers: bool = ..., datasets: bool = ..., until_ended: bool = ..., life: _Optional[int] = ..., worker_view: _Optional[_Union[_worker_pb2.WorkerView, str]] = ...) -> None: ...
 
 class WatchResponse(_message.Message):
-    __slots__ = ("revision", "catalog_revision", "snapshot", "tasks", "graphs", "workers", "datasets", "removed_graph_ids", "removed_worker_ids", "removed_dataset_names", "draining", "life", "more")
+    __slots__ = ("revision", "catalog_revision", "snapshot", "tasks", "graphs", "workers", "datasets", "removed_graph_ids", "removed_worker_ids", "removed_dataset_names", "draining", "life", "more", "topics")
     REVISION_FIELD_NUMBER: _ClassVar[int]
     CATALOG_REVISION_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
@@ -47,6 +47,7 @@ class WatchResponse(_message.Message):
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     LIFE_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
     revision: int
     catalog_revision: int
     snapshot: bool
@@ -60,4 +61,13 @@ class WatchResponse(_message.Message):
     draining: bool
     life: int
     more: bool
-    def __init__(self, revision: _Optional[int] = ..., catalog_revision: _Optional[int] = ..., snapshot: bool = ..., tasks: _Optional[_Iterable[_Union[_task_pb2.TaskUpdate, _Mapping]]] = ..., graphs: _Optional[_Iterable[_Union[_graph_pb2.Graph, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[_worker_pb2.Worker, _Mapping]]] = ..., datasets: _Optional[_Iterable[_Union[_dataset_pb2.Dataset, _Mapping]]] = ..., removed_graph_ids: _Optional[_Iterable[int]] = ..., removed_worker_ids: _Optional[_Iterable[int]] = ..., removed_dataset_names: _Optional[_Iterable[str]] = ..., draining: bool = ..., life: _Optional[int] = ..., more: bool = ...) -> None: ...
+    topics: _containers.RepeatedCompositeFieldContainer[TopicPosition]
+    def __init__(self, revision: _Optional[int] = ..., catalog_revision: _Optional[int] = ..., snapshot: bool = ..., tasks: _Optional[_Iterable[_Union[_task_pb2.TaskUpdate, _Mapping]]] = ..., graphs: _Optional[_Iterable[_Union[_graph_pb2.Graph, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[_worker_pb2.Worker, _Mapping]]] = ..., datasets: _Optional[_Iterable[_Union[_dataset_pb2.Dataset, _Mapping]]] = ..., removed_graph_ids: _Optional[_Iterable[int]] = ..., removed_worker_ids: _Optional[_Iterable[int]] = ..., removed_dataset_names: _Optional[_Iterable[str]] = ..., draining: bool = ..., life: _Optional[int] = ..., more: bool = ..., topics: _Optional[_Iterable[_Union[TopicPosition, _Mapping]]] = ...) -> None: ...
+
+class TopicPosition(_message.Message):
+    __slots__ = ("name", "number")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    number: int
+    def __init__(self, name: _Optional[str] = ..., number: _Optional[int] = ...) -> None: ...
