@@ -22,9 +22,9 @@ func Task(token string) string { return derived(token, "millrace: clients inside
 // Reader returns the token of those who only look; "" if the cluster has none.
 func Reader(token string) string { return derived(token, "millrace: readers") }
 
-// Replica returns the secret of the schedulers of a cluster that has several; "" if the cluster has
+// Peer returns the secret of the schedulers of a cluster that has several; "" if the cluster has
 // no token.
-func Replica(token string) string { return derived(token, "millrace: schedulers") }
+func Peer(token string) string { return derived(token, "millrace: schedulers") }
 
 func derived(token, role string) string {
 	if token == "" {

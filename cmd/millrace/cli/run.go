@@ -447,7 +447,7 @@ func schedulerFlags(f *pflag.FlagSet) {
 func (a *app) newServer(ready func() error) (srv served, token string, end func(), err error) {
 	end = func() {}
 	s := a.settings
-	several, err := a.replicas()
+	several, err := a.peers()
 	if err != nil {
 		return nil, "", end, err
 	}
@@ -509,7 +509,7 @@ func (a *app) newServer(ready func() error) (srv served, token string, end func(
 		srv, err = server.New(config)
 		return srv, token, end, err
 	}
-	srv, leave, err := a.newReplicated(config, directory, token)
+	srv, leave, err := a.newPeer(config, directory, token)
 	closed := end
 	return srv, token, func() { leave(); closed() }, err
 }
@@ -552,7 +552,7 @@ worker --address ADDRESS" and the token in MILLRACE_TOKEN.`,
 		},
 	}
 	schedulerFlags(cmd.Flags())
-	replicaFlags(cmd.Flags())
+	peerFlags(cmd.Flags())
 	return cmd
 }
 

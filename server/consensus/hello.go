@@ -1,4 +1,4 @@
-package replica
+package consensus
 
 import (
 	"context"
@@ -16,14 +16,14 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// A connection between replicas begins with a hello, by which each side shows that it knows the
-// secret and has the same list of replicas:
+// A connection between peers begins with a hello, by which each side shows that it knows the
+// secret and has the same list of peers:
 //
-//	the caller: 8 bytes "MILLREPL", 1 byte kind, 32 random bytes
+//	the caller: 8 bytes "MILLPEER", 1 byte kind, 32 random bytes
 //	the other:  32 random bytes, HMAC-SHA-256 of "answer" and all of the bytes before
 //	the caller: HMAC-SHA-256 of "caller" and the same bytes
 //
-// The key is the secret, and the list of replicas is behind the bytes. All that follows has no
+// The key is the secret, and the list of peers is behind the bytes. All that follows has no
 // encryption and no further checks.
 const (
 	helloMagic = magic
@@ -37,9 +37,9 @@ const (
 	connAsk  = 'a'
 )
 
-var errStranger = errors.New("the other side has another token, or another list of replicas")
+var errStranger = errors.New("the other side has another token, or another list of peers")
 
-// layer is the connections of a replica, and raft.StreamLayer.
+// layer is the connections of a peer, and raft.StreamLayer.
 type layer struct {
 	net.Listener
 	own  string
@@ -85,7 +85,7 @@ func (l *layer) serve() {
 			<-places
 			switch {
 			case err != nil:
-				l.log.Warn("a connection to the port of the replicas was refused", "from", conn.RemoteAddr(), "error", err)
+				l.log.Warn("a connection to the port of the peers was refused", "from", conn.RemoteAddr(), "error", err)
 				_ = conn.Close()
 			case kind == connAsk:
 				l.ask(conn)
@@ -111,7 +111,7 @@ func (l *layer) Accept() (net.Conn, error) {
 	}
 }
 
-// Addr is part of net.Listener: the address at which the others reach this replica.
+// Addr is part of net.Listener: the address at which the others reach this peer.
 func (l *layer) Addr() net.Addr { return address(l.own) }
 
 type address string
@@ -155,7 +155,7 @@ func (l *layer) dial(ctx context.Context, address string, kind byte) (net.Conn, 
 	}
 	if err != nil {
 		_ = conn.Close() // Nothing was said.
-		return nil, fmt.Errorf("replica: hello to %s: %w", address, err)
+		return nil, fmt.Errorf("peer: hello to %s: %w", address, err)
 	}
 	return conn, nil
 }
@@ -189,7 +189,7 @@ func (l *layer) welcome(conn net.Conn) (kind byte, err error) {
 		return 0, err
 	}
 	if string(said[:len(helloMagic)]) != helloMagic {
-		return 0, errors.New("it is none of a replica")
+		return 0, errors.New("it is no peer")
 	}
 	kind = said[len(helloMagic)]
 	said = append(said, nonce()...)

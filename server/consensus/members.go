@@ -1,4 +1,4 @@
-package replica
+package consensus
 
 import (
 	"context"
@@ -15,31 +15,31 @@ import (
 	"github.com/millrace/millrace/internal/pause"
 )
 
-// A replica whose directory is empty asks the others before it begins. If all of them have nothing
+// A peer whose directory is empty asks the others before it begins. If all of them have nothing
 // either, this is the first start of the cluster, and each of them begins with the list. If one has
-// been in a cluster, the directory was lost, or this replica has missed the beginning. Then it has
+// been in a cluster, the directory was lost, or this peer has missed the beginning. Then it has
 // no part in elections, because nobody knows what it had promised, until the leader has put it into
 // the configuration under another id.
 
-// phases of a replica, from the first start on.
+// phases of a peer, from the first start on.
 const (
 	phaseEmpty    = "empty"    // it has nothing
 	phaseFounding = "founding" // it has the list alone
 	phaseMember   = "member"   // it has been in a cluster
 )
 
-// question is what one replica asks another one.
+// question is what one peer asks another one.
 type question struct {
-	// Join is the id under which the asking replica wants to be a member; empty: it asks for the
+	// Join is the id under which the asking peer wants to be a member; empty: it asks for the
 	// state only. Address is its address.
 	Join    string `json:"join,omitempty"`
 	Address string `json:"address,omitempty"`
 }
 
-// answer says how a replica is.
+// answer says how a peer is.
 type answer struct {
 	Phase string `json:"phase"`
-	// Leads: the replica leads. Error is why it did not do what was asked.
+	// Leads: the peer leads. Error is why it did not do what was asked.
 	Leads   bool   `json:"leads,omitempty"`
 	Error   string `json:"error,omitempty"`
 	Term    uint64 `json:"term"`
@@ -54,7 +54,7 @@ const (
 )
 
 // answer answers a question.
-func (r *Replica) answer(conn net.Conn) {
+func (r *Peer) answer(conn net.Conn) {
 	var q question
 	if conn.SetDeadline(time.Now().Add(2*joinTime)) != nil || json.NewDecoder(conn).Decode(&q) != nil {
 		return
@@ -62,7 +62,7 @@ func (r *Replica) answer(conn net.Conn) {
 	_ = json.NewEncoder(conn).Encode(r.consider(q)) // The other side asks again.
 }
 
-func (r *Replica) consider(q question) answer {
+func (r *Peer) consider(q question) answer {
 	r.mu.Lock()
 	started, phase := r.raft, r.phase
 	r.mu.Unlock()
@@ -83,8 +83,8 @@ func (r *Replica) consider(q question) answer {
 	return a
 }
 
-// admit puts a replica that has lost all into the configuration, in the place of what it was.
-func (r *Replica) admit(leads *raft.Raft, q question) error {
+// admit puts a peer that has lost all into the configuration, in the place of what it was.
+func (r *Peer) admit(leads *raft.Raft, q question) error {
 	if !strings.HasPrefix(q.Join, q.Address+"#") {
 		return fmt.Errorf("%q is no id of %s", q.Join, q.Address)
 	}
@@ -105,14 +105,14 @@ func (r *Replica) admit(leads *raft.Raft, q question) error {
 		}
 	}
 	if !known && !strings.Contains(","+List(r.config.Addresses)+",", ","+q.Address+",") {
-		return fmt.Errorf("%s is none of the replicas", q.Address)
+		return fmt.Errorf("%s is none of the peers", q.Address)
 	}
-	r.log.Warn("a replica comes back without its directory", "address", q.Address)
+	r.log.Warn("a peer comes back without its directory", "address", q.Address)
 	return leads.AddVoter(raft.ServerID(q.Join), raft.ServerAddress(q.Address), 0, joinTime).Error()
 }
 
-// inquire asks all other replicas. It returns the answers by address, and the errors.
-func (r *Replica) inquire(ctx context.Context, q question) (map[string]answer, map[string]error) {
+// inquire asks all other peers. It returns the answers by address, and the errors.
+func (r *Peer) inquire(ctx context.Context, q question) (map[string]answer, map[string]error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*joinTime)
 	defer cancel()
 	answers, errs := map[string]answer{}, map[string]error{}
@@ -136,8 +136,8 @@ func (r *Replica) inquire(ctx context.Context, q question) (map[string]answer, m
 	return answers, errs
 }
 
-// told waits until all replicas that can be reached have applied an entry of the log.
-func (r *Replica) told(ctx context.Context, index uint64) {
+// told waits until all peers that can be reached have applied an entry of the log.
+func (r *Peer) told(ctx context.Context, index uint64) {
 	ctx, cancel := context.WithTimeout(ctx, 2*joinTime)
 	defer cancel()
 	for {
@@ -152,7 +152,7 @@ func (r *Replica) told(ctx context.Context, index uint64) {
 	}
 }
 
-func (r *Replica) inquireOf(ctx context.Context, address string, q question) (a answer, err error) {
+func (r *Peer) inquireOf(ctx context.Context, address string, q question) (a answer, err error) {
 	conn, err := r.layer.dial(ctx, address, connAsk)
 	if err != nil {
 		return a, err
@@ -169,9 +169,9 @@ func (r *Replica) inquireOf(ctx context.Context, address string, q question) (a 
 	return a, json.NewDecoder(conn).Decode(&a)
 }
 
-// first decides how a replica with an empty directory begins. found: this is the first start of the
+// first decides how a peer with an empty directory begins. found: this is the first start of the
 // cluster.
-func (r *Replica) first(ctx context.Context) (found bool, err error) {
+func (r *Peer) first(ctx context.Context) (found bool, err error) {
 	logged := time.Now()
 	for {
 		answers, errs := r.inquire(ctx, question{})
@@ -190,7 +190,7 @@ func (r *Replica) first(ctx context.Context) (found bool, err error) {
 		}
 		if time.Since(logged) > waitLog {
 			logged = time.Now()
-			r.log.Warn("the first start of a cluster waits for all replicas", "errors", errs)
+			r.log.Warn("the first start of a cluster waits for all peers", "errors", errs)
 		}
 		if err := pause.For(ctx, retryTime); err != nil {
 			return false, err
@@ -198,14 +198,14 @@ func (r *Replica) first(ctx context.Context) (found bool, err error) {
 	}
 }
 
-// join waits until the leader has put this replica into the configuration.
-func (r *Replica) join(ctx context.Context) error {
+// join waits until the leader has put this peer into the configuration.
+func (r *Peer) join(ctx context.Context) error {
 	logged := time.Now()
 	for !r.votes() {
 		answers, errs := r.inquire(ctx, question{Join: r.identity.ID, Address: r.config.Own})
 		if time.Since(logged) > waitLog {
 			logged = time.Now()
-			r.log.Warn("a replica without a directory waits for the leader to take it", "answers", answers, "errors", errs)
+			r.log.Warn("a peer without a directory waits for the leader to take it", "answers", answers, "errors", errs)
 		}
 		if err := pause.For(ctx, retryTime); err != nil {
 			return err
@@ -214,9 +214,9 @@ func (r *Replica) join(ctx context.Context) error {
 	return nil
 }
 
-// votes reports whether this replica is in the configuration that it knows. One that has lost its
+// votes reports whether this peer is in the configuration that it knows. One that has lost its
 // directory is not, until it has all that was committed before it was taken.
-func (r *Replica) votes() bool {
+func (r *Peer) votes() bool {
 	started := r.started()
 	if started == nil {
 		return false
@@ -233,7 +233,7 @@ func (r *Replica) votes() bool {
 	return false
 }
 
-// transport refuses messages of elections for a replica that may have no part in them.
+// transport refuses messages of elections for a peer that may have no part in them.
 type transport struct {
 	*raft.NetworkTransport
 	consumer chan raft.RPC
@@ -241,7 +241,7 @@ type transport struct {
 	ended    chan struct{}
 }
 
-func newTransport(network *raft.NetworkTransport, r *Replica) *transport {
+func newTransport(network *raft.NetworkTransport, r *Peer) *transport {
 	t := &transport{NetworkTransport: network, consumer: make(chan raft.RPC), ending: make(chan struct{}), ended: make(chan struct{})}
 	go func() {
 		defer close(t.ended)
@@ -255,7 +255,7 @@ func newTransport(network *raft.NetworkTransport, r *Replica) *transport {
 			switch rpc.Command.(type) {
 			case *raft.RequestVoteRequest, *raft.RequestPreVoteRequest, *raft.TimeoutNowRequest:
 				if !r.votes() {
-					rpc.Respond(nil, fmt.Errorf("replica: %s has lost its directory, and does not vote yet", r.config.Own))
+					rpc.Respond(nil, fmt.Errorf("peer: %s has lost its directory, and does not vote yet", r.config.Own))
 					continue
 				}
 			}

@@ -12,8 +12,8 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// replicated is three schedulers with one journal.
-type replicated struct {
+// peers is three schedulers with one journal.
+type peers struct {
 	*restarted
 	three     [3]*started
 	args      [3][]string
@@ -21,9 +21,9 @@ type replicated struct {
 	pages     [3]string
 }
 
-func withReplicas(t *testing.T) *replicated {
+func withPeers(t *testing.T) *peers {
 	t.Helper()
-	r := &replicated{restarted: &restarted{env: []string{"MILLRACE_TOKEN=t0ken"}}}
+	r := &peers{restarted: &restarted{env: []string{"MILLRACE_TOKEN=t0ken"}}}
 	var each []string
 	for i := range r.three {
 		each = append(each, fixedAddress(t))
@@ -31,20 +31,20 @@ func withReplicas(t *testing.T) *replicated {
 	}
 	for i := range r.three {
 		r.args[i] = []string{"scheduler", "--listen", r.addresses[i], "--http", r.pages[i], "--journal", filepath.Join(t.TempDir(), "journal"),
-			"--replicas", strings.Join(each, ","), "--replica", each[i]}
+			"--peers", strings.Join(each, ","), "--peer-advertise", each[i]}
 		r.start(t, i)
 	}
 	r.restarted.addresses = strings.Join(r.addresses[:], ",")
 	return r
 }
 
-func (r *replicated) start(t *testing.T, i int) {
+func (r *peers) start(t *testing.T, i int) {
 	t.Helper()
 	r.three[i] = background(t, r.env, r.args[i]...)
 	within(t, "the scheduler is ready", func() bool { return strings.Contains(r.three[i].log.String(), "\nready") })
 }
 
-func (r *replicated) kill(t *testing.T, i int) {
+func (r *peers) kill(t *testing.T, i int) {
 	t.Helper()
 	if err := r.three[i].cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -53,7 +53,7 @@ func (r *replicated) kill(t *testing.T, i int) {
 }
 
 // leader returns the scheduler that leads.
-func (r *replicated) leader(t *testing.T) (leads int) {
+func (r *peers) leader(t *testing.T) (leads int) {
 	t.Helper()
 	within(t, "a scheduler leads", func() bool {
 		for i := range r.three {
@@ -76,7 +76,7 @@ func (r *replicated) leader(t *testing.T) (leads int) {
 // that one is lost, too, after the first one is back. All that was acknowledged is there each time.
 func TestAGraphOutlivesTheLeader(t *testing.T) {
 	t.Parallel()
-	r := withReplicas(t)
+	r := withPeers(t)
 	c := r.dial(t)
 	r.workers(t, c)
 	data, err := c.Scatter(soon(t), strings.Repeat("s", 100_000))

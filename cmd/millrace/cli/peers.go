@@ -13,72 +13,72 @@ import (
 	"github.com/millrace/millrace/internal/hostport"
 	"github.com/millrace/millrace/internal/roletoken"
 	"github.com/millrace/millrace/server"
+	"github.com/millrace/millrace/server/consensus"
 	"github.com/millrace/millrace/server/journal"
-	"github.com/millrace/millrace/server/replica"
 )
 
-func replicaFlags(f *pflag.FlagSet) {
-	f.StringSlice("replicas", nil, "addresses, host:port, at which three or five schedulers with one journal reach each other, the same list for all of them; needs --replica, --journal and --token")
-	f.String("replica", "", "which address of --replicas is this scheduler's own")
-	f.String("replica-listen", "", "where this scheduler listens for the others; default: the address of --replica")
-	f.String("advertise", "", "host or host:port at which clients and workers reach this scheduler, for --replicas; default: where it listens")
+func peerFlags(f *pflag.FlagSet) {
+	f.StringSlice("peers", nil, "addresses, host:port, at which three or five schedulers with one journal reach each other, the same list for all of them; needs --peer-advertise, --journal and --token")
+	f.String("peer-advertise", "", "which address of --peers is this scheduler's own")
+	f.String("peer-listen", "", "where this scheduler listens for the others; default: the address of --peer-advertise")
+	f.String("advertise", "", "host or host:port at which clients and workers reach this scheduler, for --peers; default: where it listens")
 }
 
-// newReplicated makes one of several schedulers. Call end after Run.
-func (a *app) newReplicated(config server.Config, directory *journal.Directory, token string) (srv *server.Replicated, end func(), err error) {
+// newPeer makes one of several schedulers. Call end after Run.
+func (a *app) newPeer(config server.Config, directory *journal.Directory, token string) (srv *server.Peer, end func(), err error) {
 	end = func() {}
-	addresses, err := a.replicas()
+	addresses, err := a.peers()
 	if err != nil {
 		return nil, end, err
 	}
 	if config.Listener, err = net.Listen("tcp", config.Address); err != nil {
 		return nil, end, fmt.Errorf("listen on %s: %w: choose another address, or stop what uses it", config.Address, err)
 	}
-	r, err := a.replica(directory, addresses, token, config.Listener.Addr().String())
+	r, err := a.peer(directory, addresses, token, config.Listener.Addr().String())
 	if err != nil {
 		return nil, end, errors.Join(err, config.Listener.Close())
 	}
-	srv, err = server.NewReplicated(config, r)
+	srv, err = server.NewPeer(config, r)
 	return srv, r.Close, err
 }
 
-// replica begins the replica of this scheduler, which listens at an address for clients.
-func (a *app) replica(directory *journal.Directory, addresses []string, token, listens string) (*replica.Replica, error) {
+// peer begins what this scheduler shares with the others. It listens at an address for clients.
+func (a *app) peer(directory *journal.Directory, addresses []string, token, listens string) (*consensus.Peer, error) {
 	s := a.settings
 	advertise, err := advertised(s.String("advertise"), listens)
 	if err != nil {
 		return nil, err
 	}
-	own := s.String("replica")
-	at := s.String("replica-listen")
+	own := s.String("peer-advertise")
+	at := s.String("peer-listen")
 	if at == "" {
 		at = own
 	} else if err := hostport.Listen(at); err != nil {
-		return nil, usageError{fmt.Errorf("--replica-listen %w", err)}
+		return nil, usageError{fmt.Errorf("--peer-listen %w", err)}
 	}
 	port, err := net.Listen("tcp", at)
 	if err != nil {
-		return nil, fmt.Errorf("listen on %s for the other schedulers: %w: choose another address with --replica-listen, or stop what uses it", at, err)
+		return nil, fmt.Errorf("listen on %s for the other schedulers: %w: choose another address with --peer-listen, or stop what uses it", at, err)
 	}
 	if !hostport.Loopback(port.Addr()) {
 		slog.Warn("what schedulers send to each other is not encrypted, and has all that clients submit: their network must be private", "address", port.Addr())
 	}
-	return replica.Open(replica.Config{
-		Directory: directory, Addresses: addresses, Own: own, Listener: port, Advertise: advertise, Secret: []byte(roletoken.Replica(token)), Log: slog.Default(),
+	return consensus.Open(consensus.Config{
+		Directory: directory, Addresses: addresses, Own: own, Listener: port, Advertise: advertise, Secret: []byte(roletoken.Peer(token)), Log: slog.Default(),
 	})
 }
 
-// replicas returns the value of --replicas.
-func (a *app) replicas() ([]string, error) {
+// peers returns the value of --peers.
+func (a *app) peers() ([]string, error) {
 	s := a.settings
-	addresses, own := s.Strings("replicas"), s.String("replica")
+	addresses, own := s.Strings("peers"), s.String("peer-advertise")
 	refuse := func(format string, args ...any) ([]string, error) {
-		return nil, usageError{fmt.Errorf("--replicas: "+format, args...)}
+		return nil, usageError{fmt.Errorf("--peers: "+format, args...)}
 	}
 	if len(addresses) == 0 {
-		for _, name := range []string{"replica", "replica-listen", "advertise"} {
+		for _, name := range []string{"peer-advertise", "peer-listen", "advertise"} {
 			if s.String(name) != "" {
-				return nil, usageError{fmt.Errorf("--%s is for schedulers with --replicas: give the addresses of all of them", name)}
+				return nil, usageError{fmt.Errorf("--%s is for schedulers with --peers: give the addresses of all of them", name)}
 			}
 		}
 		return nil, nil
@@ -98,9 +98,9 @@ func (a *app) replicas() ([]string, error) {
 	}
 	switch {
 	case own == "":
-		return nil, usageError{errors.New("--replica: say which address of --replicas is this scheduler's own")}
+		return nil, usageError{errors.New("--peer-advertise: say which address of --peers is this scheduler's own")}
 	case !slices.Contains(addresses, own):
-		return nil, usageError{fmt.Errorf("--replica %s: it is none of --replicas %s", own, strings.Join(addresses, ","))}
+		return nil, usageError{fmt.Errorf("--peer-advertise %s: it is none of --peers %s", own, strings.Join(addresses, ","))}
 	case s.String("journal") == "":
 		return refuse("each scheduler keeps what is accepted in a directory of its own: name it with --journal")
 	}
@@ -130,10 +130,10 @@ func advertised(text, listens string) (string, error) {
 	return net.JoinHostPort(host, own), nil
 }
 
-// demandAlone refuses the directory of a replica for a scheduler that is alone.
+// demandAlone refuses the directory of a peer for a scheduler that is alone.
 func demandAlone(directory *journal.Directory) error {
-	if _, err := directory.Size(replica.IdentityFile); err == nil {
-		return usageError{fmt.Errorf("--journal %s: it belongs to one of several schedulers: give --replicas and --replica, too, or choose another directory", directory.Path())}
+	if _, err := directory.Size(consensus.IdentityFile); err == nil {
+		return usageError{fmt.Errorf("--journal %s: it belongs to one of several schedulers: give --peers and --peer-advertise, too, or choose another directory", directory.Path())}
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package replica
+package consensus
 
 import (
 	"bytes"
@@ -26,31 +26,31 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const patience = 2 * time.Minute
 
-// cluster is three replicas in this process. Their addresses are names: dial knows where they are.
+// cluster is three peers in this process. Their addresses are names: dial knows where they are.
 type cluster struct {
 	t      *testing.T
 	roots  []string
 	config Config
 
-	mu       sync.Mutex
-	replicas []*Replica     // nil: it does not run
-	at       map[string]int // by address
-	ports    []string
-	apart    []bool // it cannot be reached, and reaches nobody
-	conns    map[net.Conn][2]int
+	mu    sync.Mutex
+	peers []*Peer        // nil: it does not run
+	at    map[string]int // by address
+	ports []string
+	apart []bool // it cannot be reached, and reaches nobody
+	conns map[net.Conn][2]int
 }
 
 var names = []string{"a:1", "b:1", "c:1"}
 
 func newCluster(t *testing.T, config Config) *cluster {
 	t.Helper()
-	c := &cluster{t: t, config: config, at: map[string]int{}, ports: make([]string, 3), apart: make([]bool, 3), replicas: make([]*Replica, 3), conns: map[net.Conn][2]int{}}
+	c := &cluster{t: t, config: config, at: map[string]int{}, ports: make([]string, 3), apart: make([]bool, 3), peers: make([]*Peer, 3), conns: map[net.Conn][2]int{}}
 	for i, name := range names {
 		c.at[name] = i
-		c.roots = append(c.roots, filepath.Join(t.TempDir(), "replica"))
+		c.roots = append(c.roots, filepath.Join(t.TempDir(), "peer"))
 	}
 	t.Cleanup(func() {
-		for i := range c.replicas {
+		for i := range c.peers {
 			c.stop(i)
 		}
 	})
@@ -60,7 +60,7 @@ func newCluster(t *testing.T, config Config) *cluster {
 	return c
 }
 
-// start starts a replica.
+// start starts a peer.
 func (c *cluster) start(i int) {
 	c.t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -74,7 +74,7 @@ func (c *cluster) start(i int) {
 	config := c.config
 	config.Directory, config.Addresses, config.Own, config.Listener = directory, names, names[i], listener
 	config.Advertise, config.Secret = "client-"+names[i], []byte("secret")
-	config.Log = slog.New(slog.NewTextHandler(c.t.Output(), nil)).With("replica", names[i])
+	config.Log = slog.New(slog.NewTextHandler(c.t.Output(), nil)).With("peer", names[i])
 	config.dial = func(ctx context.Context, address string) (net.Conn, error) { return c.dial(ctx, i, address) }
 	c.mu.Lock()
 	c.ports[i] = listener.Addr().String()
@@ -83,16 +83,16 @@ func (c *cluster) start(i int) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	c.replicas[i] = r
+	c.peers[i] = r
 }
 
-// stop ends a replica without a word to the others, as a crash does: all that Raft has said is on
+// stop ends a peer without a word to the others, as a crash does: all that Raft has said is on
 // the disk, and nothing else is used again.
 func (c *cluster) stop(i int) {
-	if r := c.replicas[i]; r != nil {
+	if r := c.peers[i]; r != nil {
 		r.Close()
 		_ = r.config.Directory.Close()
-		c.replicas[i] = nil
+		c.peers[i] = nil
 	}
 }
 
@@ -113,7 +113,7 @@ func (c *cluster) dial(ctx context.Context, from int, address string) (net.Conn,
 	return conn, err
 }
 
-// cut cuts one replica off from the others, or ends that.
+// cut cuts one peer off from the others, or ends that.
 func (c *cluster) cut(i int, apart bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -126,7 +126,7 @@ func (c *cluster) cut(i int, apart bool) {
 	}
 }
 
-// lead returns the replica that leads, among those that run and are not cut off, and its term.
+// lead returns the peer that leads, among those that run and are not cut off, and its term.
 func (c *cluster) lead() (int, *Term) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
@@ -137,7 +137,7 @@ func (c *cluster) lead() (int, *Term) {
 	}
 	found := make(chan led)
 	var waiting sync.WaitGroup
-	for i, r := range c.replicas {
+	for i, r := range c.peers {
 		if r == nil || c.apart[i] {
 			continue
 		}
@@ -157,7 +157,7 @@ func (c *cluster) lead() (int, *Term) {
 		waiting.Wait()
 		return l.i, l.term
 	case <-ctx.Done():
-		c.t.Fatal("no replica leads")
+		c.t.Fatal("no peer leads")
 		return 0, nil
 	}
 }
@@ -186,12 +186,12 @@ func until(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// have waits until all replicas that run have these files.
+// have waits until all peers that run have these files.
 func (c *cluster) have(want map[string]string) {
 	c.t.Helper()
-	for i, r := range c.replicas {
+	for i, r := range c.peers {
 		if r != nil {
-			until(c.t, fmt.Sprintf("replica %d has the files", i), func() bool {
+			until(c.t, fmt.Sprintf("peer %d has the files", i), func() bool {
 				got, err := contents(r.state.current())
 				return err == nil && maps.Equal(got, want)
 			})
@@ -212,7 +212,7 @@ func write(files journal.Files, name, text string) error {
 }
 
 // TestAcknowledgedSurvivesTheLeader: the next leader has all that the last one has said to be
-// durable, also if replicas are started again one after the other.
+// durable, also if peers are started again one after the other.
 func TestAcknowledgedSurvivesTheLeader(t *testing.T) {
 	c := newCluster(t, Config{})
 	want := map[string]string{}
@@ -227,7 +227,7 @@ func TestAcknowledgedSurvivesTheLeader(t *testing.T) {
 			t.Fatalf("round %d: %v, %v; want %v", round, got, err, want)
 		}
 		until(t, "all know the leader", func() bool {
-			for _, r := range c.replicas {
+			for _, r := range c.peers {
 				if r.Leader() != "client-"+names[i] {
 					return false
 				}
@@ -315,7 +315,7 @@ func TestLateEntriesAreRefused(t *testing.T) {
 	}
 }
 
-// TestLostDirectoryIsReplaced: a replica that comes back without its directory gets all from the
+// TestLostDirectoryIsReplaced: a peer that comes back without its directory gets all from the
 // others, under another id, and then counts as before.
 func TestLostDirectoryIsReplaced(t *testing.T) {
 	c := newCluster(t, Config{})
@@ -331,8 +331,8 @@ func TestLostDirectoryIsReplaced(t *testing.T) {
 	c.start(lost)
 	want := map[string]string{"file": "first"}
 	c.have(want)
-	until(t, "the replica is a member", c.replicas[lost].votes)
-	if id := c.replicas[lost].identity.ID; !strings.HasPrefix(id, names[lost]+"#") {
+	until(t, "the peer is a member", c.peers[lost].votes)
+	if id := c.peers[lost].identity.ID; !strings.HasPrefix(id, names[lost]+"#") {
 		t.Errorf("its id is %q", id)
 	}
 	c.stop(i)
@@ -467,7 +467,7 @@ func compare(t *testing.T, plain, term journal.Files) {
 	}
 }
 
-// TestStopReachesAll: a leader that stops the cluster tells all replicas before it ends. One that
+// TestStopReachesAll: a leader that stops the cluster tells all peers before it ends. One that
 // starts later does not take it for its own end.
 func TestStopReachesAll(t *testing.T) {
 	c := newCluster(t, Config{})
@@ -479,9 +479,9 @@ func TestStopReachesAll(t *testing.T) {
 	if err := term.Stop(ctx); err != nil {
 		t.Fatal(err)
 	}
-	for j, r := range c.replicas {
+	for j, r := range c.peers {
 		if j != late && !isClosed(r.Stopped()) {
-			t.Errorf("replica %d does not know of it", j)
+			t.Errorf("peer %d does not know of it", j)
 		}
 	}
 	term.Release()
@@ -494,7 +494,7 @@ func TestStopReachesAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.have(map[string]string{"file": "after"})
-	if isClosed(c.replicas[late].Stopped()) || isClosed(c.replicas[i].Stopped()) {
+	if isClosed(c.peers[late].Stopped()) || isClosed(c.peers[i].Stopped()) {
 		t.Error("one that started later ends")
 	}
 }
@@ -504,7 +504,7 @@ func TestStopReachesAll(t *testing.T) {
 func TestEndsWithEntriesInTheQueue(t *testing.T) {
 	c := newCluster(t, Config{})
 	i, term := c.lead()
-	r := c.replicas[i]
+	r := c.peers[i]
 	r.state.mu.Lock() // Nothing is carried out.
 	unlock := sync.OnceFunc(r.state.mu.Unlock)
 	t.Cleanup(unlock)
@@ -521,9 +521,9 @@ func TestEndsWithEntriesInTheQueue(t *testing.T) {
 		defer close(closed)
 		c.stop(i)
 	}()
-	until(t, "the replica ends", func() bool { return r.closing.Err() != nil && isClosed(term.lost) })
+	until(t, "the peer ends", func() bool { return r.closing.Err() != nil && isClosed(term.lost) })
 	unlock()
-	for what, done := range map[string]chan struct{}{"the replica": closed, "its last entry": last.done} {
+	for what, done := range map[string]chan struct{}{"the peer": closed, "its last entry": last.done} {
 		select {
 		case <-done:
 		case <-time.After(patience):

@@ -14,20 +14,20 @@ import (
 	"github.com/millrace/millrace/internal/access"
 	"github.com/millrace/millrace/internal/leader"
 	"github.com/millrace/millrace/internal/version"
+	"github.com/millrace/millrace/server/consensus"
 	"github.com/millrace/millrace/server/loop"
-	"github.com/millrace/millrace/server/replica"
 	"github.com/millrace/millrace/server/rpc"
 	"github.com/millrace/millrace/server/schedapi"
 )
 
-// Replicated is one of several schedulers with one journal. While another one leads, it refuses all
+// Peer is one of several schedulers with one journal. While another one leads, it refuses all
 // calls and names that one. While it leads, it is a Server.
-type Replicated struct {
-	config  Config
-	id      string
-	replica *replica.Replica
-	calls   *door
-	web     *door // nil: no HTTP port
+type Peer struct {
+	config Config
+	id     string
+	peer   *consensus.Peer
+	calls  *door
+	web    *door // nil: no HTTP port
 }
 
 // leading is what a Server does as one of several.
@@ -36,15 +36,15 @@ type leading struct {
 	restored, release func()
 }
 
-// NewReplicated listens on the addresses. The owner of the replica closes it after Run. config has
+// NewPeer listens on the addresses. The owner of the peer closes it after Run. config has
 // no journal.
-func NewReplicated(config Config, r *replica.Replica) (*Replicated, error) {
+func NewPeer(config Config, r *consensus.Peer) (*Peer, error) {
 	ports := &Server{config: config, listener: config.Listener}
 	if err := ports.listen(); err != nil {
 		ports.close()
 		return nil, err
 	}
-	s := &Replicated{config: config, id: uuid.NewString(), replica: r, calls: newDoor(ports.listener)}
+	s := &Peer{config: config, id: uuid.NewString(), peer: r, calls: newDoor(ports.listener)}
 	if ports.web != nil {
 		s.web = newDoor(ports.web)
 	}
@@ -52,10 +52,10 @@ func NewReplicated(config Config, r *replica.Replica) (*Replicated, error) {
 }
 
 // Address returns host:port of the gRPC port.
-func (s *Replicated) Address() string { return s.calls.listener.Addr().String() }
+func (s *Peer) Address() string { return s.calls.listener.Addr().String() }
 
 // HTTPAddress returns host:port of the HTTP port; empty if there is none.
-func (s *Replicated) HTTPAddress() string {
+func (s *Peer) HTTPAddress() string {
 	if s.web == nil {
 		return ""
 	}
@@ -63,10 +63,10 @@ func (s *Replicated) HTTPAddress() string {
 }
 
 // ID returns a random id of this process.
-func (s *Replicated) ID() string { return s.id }
+func (s *Peer) ID() string { return s.id }
 
 // Run serves until ctx ends, or a client shuts the cluster down. Call it once.
-func (s *Replicated) Run(ctx context.Context) error {
+func (s *Peer) Run(ctx context.Context) error {
 	defer s.calls.close()
 	defer s.web.close()
 	ready := s.config.Ready
@@ -83,7 +83,7 @@ func (s *Replicated) Run(ctx context.Context) error {
 }
 
 // follow refuses calls until this scheduler leads. It returns nil if it is to stop.
-func (s *Replicated) follow(ctx context.Context, ready func() error) (term *replica.Term, err error) {
+func (s *Peer) follow(ctx context.Context, ready func() error) (term *consensus.Term, err error) {
 	refusing, err := s.newStandby()
 	if err != nil {
 		return nil, err
@@ -102,13 +102,13 @@ func (s *Replicated) follow(ctx context.Context, ready func() error) (term *repl
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.replica.Stopped():
+		case <-s.peer.Stopped():
 			return nil
 		case t := <-s.leads(ctx):
 			term = t
 			return nil
-		case <-s.replica.Failed():
-			return s.replica.Cause()
+		case <-s.peer.Failed():
+			return s.peer.Cause()
 		}
 	})
 	return term, group.Wait()
@@ -116,10 +116,10 @@ func (s *Replicated) follow(ctx context.Context, ready func() error) (term *repl
 
 // leads gives the term in which this scheduler leads. A term that nobody takes ends with the
 // context.
-func (s *Replicated) leads(ctx context.Context) <-chan *replica.Term {
-	terms := make(chan *replica.Term)
+func (s *Peer) leads(ctx context.Context) <-chan *consensus.Term {
+	terms := make(chan *consensus.Term)
 	go func() {
-		if term, err := s.replica.Lead(ctx); err == nil {
+		if term, err := s.peer.Lead(ctx); err == nil {
 			select {
 			case terms <- term:
 			case <-ctx.Done():
@@ -131,7 +131,7 @@ func (s *Replicated) leads(ctx context.Context) <-chan *replica.Term {
 }
 
 // lead serves while this scheduler leads, and reports whether it is to follow after that.
-func (s *Replicated) lead(ctx context.Context, term *replica.Term) (again bool, err error) {
+func (s *Peer) lead(ctx context.Context, term *consensus.Term) (again bool, err error) {
 	s.config.Log.Info("this scheduler leads")
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
@@ -139,7 +139,7 @@ func (s *Replicated) lead(ctx context.Context, term *replica.Term) (again bool, 
 		select {
 		case <-term.Lost():
 			stop()
-		case <-s.replica.Stopped():
+		case <-s.peer.Stopped():
 			stop()
 		case <-serving.Done():
 		}
@@ -159,9 +159,9 @@ func (s *Replicated) lead(ctx context.Context, term *replica.Term) (again bool, 
 		err = server.Run(serving)
 	}
 	select {
-	case <-s.replica.Failed():
-		return false, s.replica.Cause()
-	case <-s.replica.Stopped():
+	case <-s.peer.Failed():
+		return false, s.peer.Cause()
+	case <-s.peer.Stopped():
 		return false, nil // The leader before has stopped all.
 	case <-term.Lost():
 		s.config.Log.Warn("this scheduler leads no more")
@@ -170,7 +170,7 @@ func (s *Replicated) lead(ctx context.Context, term *replica.Term) (again bool, 
 	}
 	switch {
 	case ctx.Err() != nil:
-		s.replica.HandOver()
+		s.peer.HandOver()
 	case err == nil:
 		err = term.Stop(ctx) // A client shuts the cluster down.
 	}
@@ -183,7 +183,7 @@ type standby struct {
 	http *http.Server
 }
 
-func (s *Replicated) newStandby() (*standby, error) {
+func (s *Peer) newStandby() (*standby, error) {
 	var tokens access.Tokens
 	for token, role := range s.config.Tokens { // order-free: each token is compared with all
 		tokens = append(tokens, access.TokenOf(token, role))
@@ -191,7 +191,7 @@ func (s *Replicated) newStandby() (*standby, error) {
 	unused := loop.New(loop.Config{Cluster: schedapi.Cluster{StartedAt: time.Now()}, Log: s.config.Log})
 	calls, err := rpc.New(rpc.Config{
 		Tokens: tokens, Credentials: s.config.Credentials, Log: s.config.Log, Version: version.String(),
-		NotReady: func() error { return leader.Refusal(s.replica.Leader()) },
+		NotReady: func() error { return leader.Refusal(s.peer.Leader()) },
 	}, unused)
 	if err != nil {
 		return nil, err
@@ -200,7 +200,7 @@ func (s *Replicated) newStandby() (*standby, error) {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		text := "this scheduler does not lead, and there is no leader now: try again"
-		if address := s.replica.Leader(); address != "" {
+		if address := s.peer.Leader(); address != "" {
 			text = "this scheduler does not lead: the one at " + address + " does, look at its pages"
 		}
 		http.Error(w, text, http.StatusServiceUnavailable)

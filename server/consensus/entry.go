@@ -1,4 +1,4 @@
-package replica
+package consensus
 
 import (
 	"encoding/binary"
@@ -21,7 +21,7 @@ const (
 	entryHead = 4 + 1 + 8 + 8
 
 	// kindBegin begins the time of a leader: the entries of all earlier writers that are not in the
-	// log yet are refused from now on. It has the id of the replica, and its address for clients.
+	// log yet are refused from now on. It has the id of the peer, and its address for clients.
 	kindBegin = 1
 	// kindFiles is a group of operations.
 	kindFiles = 2

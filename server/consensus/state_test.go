@@ -1,4 +1,4 @@
-package replica
+package consensus
 
 import (
 	"bytes"
@@ -41,12 +41,12 @@ func script() (entries []entry, want map[string]string) {
 	return entries, map[string]string{"a": "hello w!"}
 }
 
-// TestCrashWithinAnEntryIsNotSeen: a replica may be killed after any operation, also within an
+// TestCrashWithinAnEntryIsNotSeen: a peer may be killed after any operation, also within an
 // entry, and while a snapshot replaces the files. The next start gives the same files.
 func TestCrashWithinAnEntryIsNotSeen(t *testing.T) {
 	entries, want := script()
 	for crash := range 2 * len(entries) {
-		root := filepath.Join(t.TempDir(), "replica")
+		root := filepath.Join(t.TempDir(), "peer")
 		killed := newTestState(t, root)
 		for _, e := range entries[:crash/2] {
 			if err := apply(killed, e); err != nil {
@@ -84,11 +84,11 @@ func (*sinkOf) Cancel() error { return nil }
 func (*sinkOf) Close() error  { return nil }
 
 // TestSnapshotIsOfItsTime: a snapshot has the files as they were when it began, whatever happens
-// while it is written, and with it a replica goes on in the middle of a term.
+// while it is written, and with it a peer goes on in the middle of a term.
 func TestSnapshotIsOfItsTime(t *testing.T) {
 	entries, want := script()
 	for at := range len(entries) + 1 {
-		s := newTestState(t, filepath.Join(t.TempDir(), "replica"))
+		s := newTestState(t, filepath.Join(t.TempDir(), "peer"))
 		for _, e := range entries[:at] {
 			if err := apply(s, e); err != nil {
 				t.Fatal(err)
@@ -131,12 +131,12 @@ func TestSnapshotIsOfItsTime(t *testing.T) {
 	}
 }
 
-// TestDamagedEntryEndsTheReplica: an entry that the disk has damaged is not carried out, and
+// TestDamagedEntryEndsThePeer: an entry that the disk has damaged is not carried out, and
 // neither is any behind it.
-func TestDamagedEntryEndsTheReplica(t *testing.T) {
+func TestDamagedEntryEndsThePeer(t *testing.T) {
 	entries, _ := script()
 	for i := range entries[1].seal() {
-		s := newTestState(t, filepath.Join(t.TempDir(), "replica"))
+		s := newTestState(t, filepath.Join(t.TempDir(), "peer"))
 		if err := apply(s, entries[0]); err != nil {
 			t.Fatal(err)
 		}
@@ -146,7 +146,7 @@ func TestDamagedEntryEndsTheReplica(t *testing.T) {
 			t.Errorf("damage at byte %d: %v", i, err)
 		}
 		if !isClosed(s.failed) || apply(s, entries[2]) == nil {
-			t.Errorf("damage at byte %d: the replica goes on", i)
+			t.Errorf("damage at byte %d: the peer goes on", i)
 		}
 	}
 }
@@ -154,7 +154,7 @@ func TestDamagedEntryEndsTheReplica(t *testing.T) {
 // TestSnapshotIsDueWhenTheLogIsAsLargeAsTheFiles: a snapshot copies all files, so large ones are
 // not copied after each small part of the log.
 func TestSnapshotIsDueWhenTheLogIsAsLargeAsTheFiles(t *testing.T) {
-	s := newTestState(t, filepath.Join(t.TempDir(), "replica"))
+	s := newTestState(t, filepath.Join(t.TempDir(), "peer"))
 	s.snapshotBytes = 1000
 	number, size := uint64(0), int64(0)
 	add := func(bytes int) {

@@ -1,4 +1,4 @@
-package replica
+package consensus
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 )
 
 // newLogger returns the log of Raft, whose lines go into ours. Raft calls things errors that it
-// tries again at once, such as a replica that cannot be reached, so each level is one lower here.
+// tries again at once, such as a peer that cannot be reached, so each level is one lower here.
 func newLogger(log *slog.Logger) hclog.Logger {
 	logger := hclog.NewInterceptLogger(&hclog.LoggerOptions{Name: "raft", Level: hclog.Info, Output: io.Discard})
 	logger.RegisterSink(sink{log})

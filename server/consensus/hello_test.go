@@ -1,4 +1,4 @@
-package replica
+package consensus
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// TestStrangersAreRefused: a connection needs the secret and the same list of replicas, on both
+// TestStrangersAreRefused: a connection needs the secret and the same list of peers, on both
 // sides.
 func TestStrangersAreRefused(t *testing.T) {
 	open := func(secret string, addresses ...string) *layer {

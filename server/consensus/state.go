@@ -1,4 +1,4 @@
-package replica
+package consensus
 
 import (
 	"bufio"
@@ -21,14 +21,14 @@ import (
 )
 
 const (
-	// filesName is the directory of the journal within that of the replica. oldName and newName are
-	// those between which a snapshot from another replica is put in its place.
+	// filesName is the directory of the journal within that of the peer. oldName and newName are
+	// those between which a snapshot from another peer is put in its place.
 	filesName = "files"
 	oldName   = "files.old"
 	newName   = "files.new"
 
 	// magic begins snapshots and hellos.
-	magic = "MILLREPL"
+	magic = "MILLPEER"
 	// snapshotFormat is the number of the format of snapshots.
 	snapshotFormat = 1
 	copyBuffer     = 256 << 10
@@ -39,7 +39,7 @@ const (
 
 // errFenced is the answer to an entry of a leader that was replaced, or of one whose entry before
 // is missing.
-var errFenced = errors.New("replica: another leader has begun since")
+var errFenced = errors.New("peer: another leader has begun since")
 
 // state is the machine of Raft: a directory of files. The log and the snapshots of Raft are what is
 // durable: each start of the process makes the directory anew from these. So no crash within an
@@ -49,7 +49,7 @@ type state struct {
 	log  *slog.Logger
 	// started is the time at which this process began.
 	started time.Time
-	// stopped is closed when a leader has stopped all schedulers, and failed when this replica
+	// stopped is closed when a leader has stopped all schedulers, and failed when this peer
 	// cannot go on.
 	stopped, failed chan struct{}
 	// due is signalled when a snapshot is due, which is not before snapshotBytes were applied.
@@ -68,7 +68,7 @@ type state struct {
 	leader         leader
 }
 
-// leader is a replica that leads, with the address at which clients reach it.
+// leader is a peer that leads, with the address at which clients reach it.
 type leader struct{ id, address string }
 
 func newState(root string, snapshotBytes int64, log *slog.Logger) (*state, error) {
@@ -78,7 +78,7 @@ func newState(root string, snapshotBytes int64, log *slog.Logger) (*state, error
 	}
 	for _, name := range []string{filesName, oldName, newName} {
 		if err := os.RemoveAll(filepath.Join(root, name)); err != nil {
-			return nil, fmt.Errorf("replica: %w", err)
+			return nil, fmt.Errorf("peer: %w", err)
 		}
 	}
 	var err error
@@ -99,25 +99,25 @@ func (s *state) current() *journal.Directory {
 	return s.files
 }
 
-// led returns the replica that began to lead last.
+// led returns the peer that began to lead last.
 func (s *state) led() (leader, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.leader, s.writer != 0
 }
 
-// cause returns why this replica cannot go on.
+// cause returns why this peer cannot go on.
 func (s *state) cause() error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.broken
 }
 
-// fail ends the use of this replica: its files differ from those of the others.
+// fail ends the use of this peer: its files differ from those of the others.
 func (s *state) fail(err error) error {
 	if s.broken == nil {
 		s.broken = err
-		s.log.Error("this replica cannot go on", "error", err)
+		s.log.Error("this peer cannot go on", "error", err)
 		close(s.failed)
 	}
 	return err
@@ -132,7 +132,7 @@ func (s *state) Apply(log *raft.Log) any {
 	}
 	e, err := open(log.Data)
 	if err != nil {
-		return s.fail(fmt.Errorf("replica: entry %d of the log in %s: %w: the disk or a program has damaged it: "+
+		return s.fail(fmt.Errorf("peer: entry %d of the log in %s: %w: the disk or a program has damaged it: "+
 			"move the directory away, and start again: the others hand over all", log.Index, s.root, err))
 	}
 	r := &reader{data: e.body}
@@ -144,7 +144,7 @@ func (s *state) Apply(log *raft.Log) any {
 		if e.writer != s.writer {
 			return errFenced
 		}
-		// A replica that was away at that time has been started since.
+		// A peer that was away at that time has been started since.
 		if at := time.Unix(0, int64(r.number())); at.After(s.started) {
 			select {
 			case <-s.stopped:
@@ -160,7 +160,7 @@ func (s *state) Apply(log *raft.Log) any {
 		for len(r.data) > 0 && r.err == nil {
 			if o := r.operation(); r.err == nil {
 				if err := s.operate(o); err != nil {
-					return s.fail(fmt.Errorf("replica: %s: %w: mend the disk, or make room on it, and start again", s.files.Path(), err))
+					return s.fail(fmt.Errorf("peer: %s: %w: mend the disk, or make room on it, and start again", s.files.Path(), err))
 				}
 			}
 		}
@@ -168,7 +168,7 @@ func (s *state) Apply(log *raft.Log) any {
 		r.err = fmt.Errorf("its kind %d is unknown: a later version of the program wrote it", e.kind)
 	}
 	if r.err != nil {
-		return s.fail(fmt.Errorf("replica: entry %d of the log: %w", log.Index, r.err))
+		return s.fail(fmt.Errorf("peer: entry %d of the log: %w", log.Index, r.err))
 	}
 	if s.grown += int64(len(log.Data)); s.grown >= max(s.snapshotBytes, s.content) {
 		signal(s.due)
@@ -312,7 +312,7 @@ func (t *snapshot) write(to io.Writer) error {
 	}
 	for i, file := range t.files {
 		if _, err := io.CopyN(all, file, t.sizes[i]); err != nil {
-			return fmt.Errorf("replica: snapshot of %s: %w", file.Name(), err)
+			return fmt.Errorf("peer: snapshot of %s: %w", file.Name(), err)
 		}
 	}
 	if _, err := out.Write(binary.LittleEndian.AppendUint32(nil, sum.Sum32())); err != nil {
@@ -342,7 +342,7 @@ func (s *state) Restore(from io.ReadCloser) error {
 	}
 	head, content, err := restore(from, next)
 	if err == nil && head.number() != snapshotFormat {
-		err = errors.New("replica: the format of the snapshot is unknown: a later version of the program wrote it")
+		err = errors.New("peer: the format of the snapshot is unknown: a later version of the program wrote it")
 	}
 	_ = directory.Close() // It gets another path.
 	if err != nil {
@@ -367,7 +367,7 @@ func (s *state) Restore(from io.ReadCloser) error {
 		files, err = journal.OpenDirectory(path)
 	}
 	if err != nil {
-		return s.fail(fmt.Errorf("replica: put a snapshot into its place: %w", err))
+		return s.fail(fmt.Errorf("peer: put a snapshot into its place: %w", err))
 	}
 	s.files, s.writer, s.number = files, head.number(), head.number()
 	s.leader = leader{head.text(), head.text()}
@@ -381,11 +381,11 @@ func restore(from io.Reader, into string) (_ *reader, content int64, _ error) {
 	in, sum := bufio.NewReaderSize(from, copyBuffer), crc32.New(castagnoli)
 	data := make([]byte, len(magic)+4)
 	if err := full(in, sum, data); err != nil || string(data[:len(magic)]) != magic {
-		return nil, 0, errors.Join(errors.New("replica: this is no snapshot"), err)
+		return nil, 0, errors.Join(errors.New("peer: this is no snapshot"), err)
 	}
 	size := binary.LittleEndian.Uint32(data[len(magic):])
 	if size > mostHead {
-		return nil, 0, errors.New("replica: the head of the snapshot is damaged")
+		return nil, 0, errors.New("peer: the head of the snapshot is damaged")
 	}
 	head := make([]byte, size)
 	if err := full(in, sum, head); err != nil {
@@ -400,7 +400,7 @@ func restore(from io.Reader, into string) (_ *reader, content int64, _ error) {
 	for range r.number() {
 		name, size := r.name(), int64(r.number())
 		if r.err != nil {
-			return nil, 0, fmt.Errorf("replica: the head of the snapshot: %w", r.err)
+			return nil, 0, fmt.Errorf("peer: the head of the snapshot: %w", r.err)
 		}
 		file, err := os.OpenFile(filepath.Join(into, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 		if err != nil {
@@ -409,7 +409,7 @@ func restore(from io.Reader, into string) (_ *reader, content int64, _ error) {
 		content += size
 		_, err = io.CopyN(io.MultiWriter(file, sum), in, size)
 		if err = errors.Join(err, file.Close()); err != nil {
-			return nil, 0, fmt.Errorf("replica: restore %s: %w", name, err)
+			return nil, 0, fmt.Errorf("peer: restore %s: %w", name, err)
 		}
 	}
 	want, got := sum.Sum32(), make([]byte, 4)
@@ -417,7 +417,7 @@ func restore(from io.Reader, into string) (_ *reader, content int64, _ error) {
 		return nil, 0, err
 	}
 	if binary.LittleEndian.Uint32(got) != want {
-		return nil, 0, errors.New("replica: the checksum of the snapshot is wrong")
+		return nil, 0, errors.New("peer: the checksum of the snapshot is wrong")
 	}
 	return &reader{data: head}, content, nil
 }

@@ -1,11 +1,11 @@
-// Package replica is an Adapter: it keeps the journal of the scheduler on several machines, by the
+// Package consensus is an Adapter: it keeps the journal of the scheduler on several machines, by the
 // Raft library of HashiCorp.
 //
 // The operations on the files of the journal are entries of the log of Raft, one for each sync. An
-// entry is committed when most replicas have it on their disks. Then each of them carries it out
-// in a directory of its own. Only the replica that leads runs the scheduler, with a Term as its
+// entry is committed when most peers have it on their disks. Then each of them carries it out
+// in a directory of its own. Only the peer that leads runs the scheduler, with a Term as its
 // files. ADR 31 has the reasons.
-package replica
+package consensus
 
 import (
 	"context"
@@ -32,17 +32,17 @@ import (
 )
 
 const (
-	// heartbeat is the silence of the leader after which another replica wants to lead, and lease
-	// the time after which a leader that does not hear from most replicas gives up, which is
+	// heartbeat is the silence of the leader after which another peer wants to lead, and lease
+	// the time after which a leader that does not hear from most peers gives up, which is
 	// before that.
 	heartbeat = 500 * time.Millisecond
 	lease     = 400 * time.Millisecond
-	// messageTime bounds a message between replicas.
+	// messageTime bounds a message between peers.
 	messageTime = 5 * time.Second
 	// snapshotBytes is the size of the log of Raft from which its snapshot takes its place, if the
 	// files are not larger.
 	snapshotBytes = 64 << 20
-	// trailing is the number of entries that are kept behind a snapshot, so that a replica that was
+	// trailing is the number of entries that are kept behind a snapshot, so that a peer that was
 	// away for a moment does not need all of the files.
 	trailing = 512
 	// appended is the number of entries that go with one message.
@@ -50,24 +50,24 @@ const (
 	// retryTime is the time between two attempts at something.
 	retryTime = 100 * time.Millisecond
 
-	// IdentityFile is the file, in the directory of a replica, that says which one it is.
-	IdentityFile = "replica.json"
+	// IdentityFile is the file, in the directory of a peer, that says which one it is.
+	IdentityFile = "peer.json"
 	raftName     = "raft"
 )
 
-// Config sets up a replica.
+// Config sets up a peer.
 type Config struct {
-	// Directory has all that the replica keeps.
+	// Directory has all that the peer keeps.
 	Directory *journal.Directory
-	// Addresses are those of all replicas, at which they reach each other, and Own is that of this
+	// Addresses are those of all peers, at which they reach each other, and Own is that of this
 	// one.
 	Addresses []string
 	Own       string
 	// Listener is where the others reach this one. Open and Close close it.
 	Listener net.Listener
-	// Advertise is the address at which clients reach the scheduler of this replica.
+	// Advertise is the address at which clients reach the scheduler of this peer.
 	Advertise string
-	// Secret is what all replicas know and nobody else.
+	// Secret is what all peers know and nobody else.
 	Secret []byte
 	Log    *slog.Logger
 	// Heartbeat is the silence of a leader after which another one is elected. 0: 500 ms.
@@ -75,21 +75,21 @@ type Config struct {
 	// SnapshotBytes is the least size of the log from which a snapshot takes its place. 0: 64 MiB.
 	SnapshotBytes int64
 
-	// dial connects to another replica; nil: by TCP. Tests break connections.
+	// dial connects to another peer; nil: by TCP. Tests break connections.
 	dial func(ctx context.Context, address string) (net.Conn, error)
 }
 
 // identity is the content of the identity file.
 type identity struct {
-	// ID is the name of the replica in Raft. A replica that lost its directory comes back with
+	// ID is the name of the peer in Raft. A peer that lost its directory comes back with
 	// another one: nobody may count on what the old one had promised.
 	ID string `json:"id"`
-	// Replicas is the sorted list of all addresses, with commas.
-	Replicas string `json:"replicas"`
+	// Peers is the sorted list of all addresses, with commas.
+	Peers string `json:"peers"`
 }
 
-// Replica is one of the replicas.
-type Replica struct {
+// Peer is one of the peers.
+type Peer struct {
 	config    Config
 	log       *slog.Logger
 	identity  identity // set once, before Raft begins
@@ -101,27 +101,27 @@ type Replica struct {
 	commits   sync.WaitGroup
 	workers   sync.WaitGroup
 	// closing ends with the call of Close.
-	closing context.Context //nolint:containedctx // It is the life of the replica, and Open does not wait for its end.
+	closing context.Context //nolint:containedctx // It is the life of the peer, and Open does not wait for its end.
 	close   context.CancelFunc
 
 	mu    sync.Mutex // guards all below, and identity
 	raft  *raft.Raft // nil: it has not begun
 	phase string
-	// term is the current one; nil: another replica leads. changed is closed when that changes.
+	// term is the current one; nil: another peer leads. changed is closed when that changes.
 	term    *Term
 	changed chan struct{}
 }
 
-// List returns the addresses of replicas in the form in which they are compared.
+// List returns the addresses of peers in the form in which they are compared.
 func List(addresses []string) string {
 	sorted := slices.Clone(addresses)
 	slices.Sort(sorted)
 	return strings.Join(sorted, ",")
 }
 
-// Open begins a replica, and waits for no other one. The first start of a cluster needs all
-// replicas: until all have begun, none leads.
-func Open(config Config) (*Replica, error) {
+// Open begins a peer, and waits for no other one. The first start of a cluster needs all
+// peers: until all have begun, none leads.
+func Open(config Config) (*Peer, error) {
 	if config.Heartbeat == 0 {
 		config.Heartbeat = heartbeat
 	}
@@ -131,7 +131,7 @@ func Open(config Config) (*Replica, error) {
 	if config.Log == nil {
 		config.Log = slog.New(slog.DiscardHandler)
 	}
-	r := &Replica{config: config, log: config.Log, changed: make(chan struct{}), phase: phaseEmpty}
+	r := &Peer{config: config, log: config.Log, changed: make(chan struct{}), phase: phaseEmpty}
 	err := r.identify()
 	if err == nil {
 		r.state, err = newState(config.Directory.Path(), config.SnapshotBytes, config.Log)
@@ -150,22 +150,22 @@ func Open(config Config) (*Replica, error) {
 		if err := r.begin(r.closing); err != nil && r.closing.Err() == nil {
 			r.state.mu.Lock()
 			defer r.state.mu.Unlock()
-			_ = r.state.fail(err) // The user of the replica hears of it.
+			_ = r.state.fail(err) // The user of the peer hears of it.
 		}
 	})
 	return r, nil
 }
 
-// identify reads which replica the directory is of. The directory of another cluster, or of a
+// identify reads which peer the directory is of. The directory of another cluster, or of a
 // scheduler alone, is refused.
-func (r *Replica) identify() error {
+func (r *Peer) identify() error {
 	list, d := List(r.config.Addresses), r.config.Directory
 	text, err := d.Read(IdentityFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		if begun, err := journal.Identify(d); err != nil {
 			return err
 		} else if begun != nil {
-			return fmt.Errorf("replica: %s has the journal of a scheduler alone: choose another directory", d.Path())
+			return fmt.Errorf("peer: %s has the journal of a scheduler alone: choose another directory", d.Path())
 		}
 		return nil
 	}
@@ -173,17 +173,17 @@ func (r *Replica) identify() error {
 		err = json.Unmarshal(text, &r.identity)
 	}
 	if err != nil {
-		return fmt.Errorf("replica: read %s: %w: move the directory away, and start again: the others hand over all", filepath.Join(d.Path(), IdentityFile), err)
+		return fmt.Errorf("peer: read %s: %w: move the directory away, and start again: the others hand over all", filepath.Join(d.Path(), IdentityFile), err)
 	}
-	if r.identity.Replicas != list {
-		return fmt.Errorf("replica: %s belongs to the replicas %s, and not to %s: choose another directory, or give the same list", d.Path(), r.identity.Replicas, list)
+	if r.identity.Peers != list {
+		return fmt.Errorf("peer: %s belongs to the peers %s, and not to %s: choose another directory, or give the same list", d.Path(), r.identity.Peers, list)
 	}
 	return nil
 }
 
 // keepIdentity writes the identity file.
-func (r *Replica) keepIdentity(id string) error {
-	kept := identity{ID: id, Replicas: List(r.config.Addresses)}
+func (r *Peer) keepIdentity(id string) error {
+	kept := identity{ID: id, Peers: List(r.config.Addresses)}
 	text, err := json.Marshal(kept)
 	if err != nil {
 		return err
@@ -194,31 +194,31 @@ func (r *Replica) keepIdentity(id string) error {
 	return journal.PutFile(r.config.Directory, IdentityFile, append(text, '\n'))
 }
 
-// setPhase says how this replica begins.
-func (r *Replica) setPhase(phase string) {
+// setPhase says how this peer begins.
+func (r *Peer) setPhase(phase string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.phase = phase
 }
 
 // begin begins Raft.
-func (r *Replica) begin(ctx context.Context) error {
+func (r *Peer) begin(ctx context.Context) error {
 	path := filepath.Join(r.config.Directory.Path(), raftName)
 	logger := newLogger(r.log)
 	if err := os.MkdirAll(path, 0o700); err != nil {
-		return fmt.Errorf("replica: %w", err)
+		return fmt.Errorf("peer: %w", err)
 	}
 	var err error
 	if r.store, err = wal.Open(path, wal.WithLogger(logger), wal.WithMetaStore(&r.meta)); err != nil {
-		return fmt.Errorf("replica: open the log in %s: %w: move the directory away, and start again: the others hand over all", path, err)
+		return fmt.Errorf("peer: open the log in %s: %w: move the directory away, and start again: the others hand over all", path, err)
 	}
 	snapshots, err := raft.NewFileSnapshotStoreWithLogger(path, 1, logger)
 	if err != nil {
-		return fmt.Errorf("replica: %w", err)
+		return fmt.Errorf("peer: %w", err)
 	}
 	existing, err := raft.HasExistingState(r.store, r.store, snapshots)
 	if err != nil {
-		return fmt.Errorf("replica: read the log in %s: %w", path, err)
+		return fmt.Errorf("peer: read the log in %s: %w", path, err)
 	}
 	found := false
 	if existing {
@@ -243,12 +243,12 @@ func (r *Replica) begin(ctx context.Context) error {
 			all.Servers = append(all.Servers, raft.Server{ID: raft.ServerID(address), Address: raft.ServerAddress(address)})
 		}
 		if err := raft.BootstrapCluster(config, r.store, r.store, snapshots, r.transport, all); err != nil {
-			return fmt.Errorf("replica: begin the log in %s: %w", path, err)
+			return fmt.Errorf("peer: begin the log in %s: %w", path, err)
 		}
 	}
 	started, err := raft.NewRaft(config, r.state, r.store, r.store, snapshots, r.transport)
 	if err != nil {
-		return fmt.Errorf("replica: begin with the log in %s: %w", path, errors.Join(err, r.state.cause()))
+		return fmt.Errorf("peer: begin with the log in %s: %w", path, errors.Join(err, r.state.cause()))
 	}
 	r.mu.Lock()
 	r.raft = started
@@ -258,8 +258,8 @@ func (r *Replica) begin(ctx context.Context) error {
 	return r.join(ctx)
 }
 
-// watch follows whether this replica leads.
-func (r *Replica) watch() {
+// watch follows whether this peer leads.
+func (r *Peer) watch() {
 	for {
 		select {
 		case leads := <-r.raft.LeaderCh():
@@ -281,20 +281,20 @@ func (r *Replica) watch() {
 }
 
 // turn ends the current term, and begins one. The caller holds the mutex.
-func (r *Replica) turn(leads bool) {
+func (r *Peer) turn(leads bool) {
 	if r.term != nil {
 		r.term.end()
 		r.term = nil
 	}
 	if leads {
-		r.term = &Term{replica: r, writer: rand.Uint64() | 1, lost: make(chan struct{}), released: make(chan struct{}), sizes: map[string]int64{}}
+		r.term = &Term{peer: r, writer: rand.Uint64() | 1, lost: make(chan struct{}), released: make(chan struct{}), sizes: map[string]int64{}}
 	}
 	close(r.changed)
 	r.changed = make(chan struct{})
 }
 
 // snapshots takes snapshots of Raft when its log is large.
-func (r *Replica) snapshots() {
+func (r *Peer) snapshots() {
 	for {
 		select {
 		case <-r.state.due:
@@ -302,14 +302,14 @@ func (r *Replica) snapshots() {
 			return
 		}
 		if err := r.raft.Snapshot().Error(); err != nil && !errors.Is(err, raft.ErrRaftShutdown) && !errors.Is(err, raft.ErrNothingNewToSnapshot) {
-			r.log.Warn("the log of the replica cannot be shortened: it is tried again later", "error", err)
+			r.log.Warn("the log of the peer cannot be shortened: it is tried again later", "error", err)
 		}
 	}
 }
 
-// Lead waits until this replica leads, and all that was committed before is in its directory. It
-// ends with an error if the context ends, or if the replica cannot go on.
-func (r *Replica) Lead(ctx context.Context) (*Term, error) {
+// Lead waits until this peer leads, and all that was committed before is in its directory. It
+// ends with an error if the context ends, or if the peer cannot go on.
+func (r *Peer) Lead(ctx context.Context) (*Term, error) {
 	for {
 		r.mu.Lock()
 		if t := r.term; t != nil && isClosed(t.lost) && r.raft.State() == raft.Leader {
@@ -323,7 +323,7 @@ func (r *Replica) Lead(ctx context.Context) (*Term, error) {
 			if err == nil {
 				return term, nil
 			}
-			r.log.Info("this replica was elected, and cannot lead", "error", err)
+			r.log.Info("this peer was elected, and cannot lead", "error", err)
 			term.end()
 			term.Release()
 		}
@@ -351,16 +351,16 @@ func isClosed(c <-chan struct{}) bool {
 }
 
 // Stopped is closed when a leader has stopped all schedulers.
-func (r *Replica) Stopped() <-chan struct{} { return r.state.stopped }
+func (r *Peer) Stopped() <-chan struct{} { return r.state.stopped }
 
-// Failed is closed when this replica cannot go on; Cause says why.
-func (r *Replica) Failed() <-chan struct{} { return r.state.failed }
+// Failed is closed when this peer cannot go on; Cause says why.
+func (r *Peer) Failed() <-chan struct{} { return r.state.failed }
 
-// Cause returns why this replica cannot go on.
-func (r *Replica) Cause() error { return r.state.cause() }
+// Cause returns why this peer cannot go on.
+func (r *Peer) Cause() error { return r.state.cause() }
 
 // Leader returns the address at which clients reach the leader; empty: none is known.
-func (r *Replica) Leader() string {
+func (r *Peer) Leader() string {
 	started := r.started()
 	if started == nil {
 		return ""
@@ -372,22 +372,22 @@ func (r *Replica) Leader() string {
 	return ""
 }
 
-// HandOver has another replica lead, if this one does and another one can.
-func (r *Replica) HandOver() {
+// HandOver has another peer lead, if this one does and another one can.
+func (r *Peer) HandOver() {
 	if started := r.started(); started != nil && started.State() == raft.Leader {
 		_ = started.LeadershipTransfer().Error() // Without it, the others notice the silence.
 	}
 }
 
 // started returns Raft; nil: it has not begun.
-func (r *Replica) started() *raft.Raft {
+func (r *Peer) started() *raft.Raft {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.raft
 }
 
-// Close ends the replica.
-func (r *Replica) Close() {
+// Close ends the peer.
+func (r *Peer) Close() {
 	r.close()
 	r.workers.Wait()
 	r.mu.Lock()

@@ -1,4 +1,4 @@
-package replica
+package consensus
 
 import (
 	"context"
@@ -22,10 +22,10 @@ const (
 	flightBytes = 16 << 20
 )
 
-// Term is the time in which a replica leads. Its Files are those of the journal.
+// Term is the time in which a peer leads. Its Files are those of the journal.
 type Term struct {
-	replica *Replica
-	writer  uint64
+	peer   *Peer
+	writer uint64
 	// lost is closed when it is over, and released when its owner answers nobody any more.
 	lost, released chan struct{}
 	over, release  sync.Once
@@ -50,7 +50,7 @@ type commit struct {
 	bytes int
 }
 
-// Lost is closed when this replica leads no more.
+// Lost is closed when this peer leads no more.
 func (t *Term) Lost() <-chan struct{} { return t.lost }
 
 // Release says that nobody is answered any more. Until then the files of a lost term make their
@@ -77,10 +77,10 @@ func (t *Term) send(kind byte, body []byte) *commit {
 	t.number++
 	data := entry{kind: kind, writer: t.writer, number: t.number, body: body}.seal()
 	c := &commit{done: make(chan struct{}), bytes: len(data)}
-	future := t.replica.raft.Apply(data, 0)
+	future := t.peer.raft.Apply(data, 0)
 	t.flight = append(t.flight, c)
 	t.flightBytes += c.bytes
-	t.replica.commits.Go(func() {
+	t.peer.commits.Go(func() {
 		defer close(c.done)
 		if c.err = future.Error(); c.err == nil {
 			c.index = future.Index()
@@ -93,7 +93,7 @@ func (t *Term) send(kind byte, body []byte) *commit {
 // begin commits the beginning of the term. All entries of earlier terms are applied then.
 func (t *Term) begin() error {
 	t.mu.Lock()
-	body := appendText(appendText(nil, t.replica.identity.ID), t.replica.config.Advertise)
+	body := appendText(appendText(nil, t.peer.identity.ID), t.peer.config.Advertise)
 	t.number-- // The entry of files that follows is the first one.
 	c := t.send(kindBegin, body)
 	t.mu.Unlock()
@@ -101,7 +101,7 @@ func (t *Term) begin() error {
 	return c.err
 }
 
-// Stop stops the schedulers of all replicas. It waits, for a while, until those that can be reached
+// Stop stops the schedulers of all peers. It waits, for a while, until those that can be reached
 // know of it. Call it when the journal is closed.
 func (t *Term) Stop(ctx context.Context) error {
 	t.mu.Lock()
@@ -109,7 +109,7 @@ func (t *Term) Stop(ctx context.Context) error {
 	t.mu.Unlock()
 	<-c.done
 	if c.err == nil {
-		t.replica.told(ctx, c.index)
+		t.peer.told(ctx, c.index)
 	}
 	return c.err
 }
@@ -149,7 +149,7 @@ func (t *Term) change(do func() error) error {
 	return t.wait(oldest)
 }
 
-// sync waits until all operations so far are on most replicas, and in the directory of this one.
+// sync waits until all operations so far are on most peers, and in the directory of this one.
 func (t *Term) sync() error {
 	t.mu.Lock()
 	if t.err != nil {
@@ -199,7 +199,7 @@ func (t *Term) synced() (*journal.Directory, error) {
 	if err := t.sync(); err != nil {
 		return nil, err
 	}
-	return t.replica.state.current(), nil
+	return t.peer.state.current(), nil
 }
 
 // List is part of journal.Files.
@@ -286,7 +286,7 @@ func (t *Term) Remove(name string) error {
 func (t *Term) SyncNames() error { return t.sync() }
 
 // Path is the directory of the files, for errors.
-func (t *Term) Path() string { return t.replica.state.current().Path() }
+func (t *Term) Path() string { return t.peer.state.current().Path() }
 
 // file is one that the journal writes. It is of no use after the file has another name.
 type file struct {
@@ -299,7 +299,7 @@ func (f *file) change(do func(size int64) int64) error {
 	return f.term.change(func() error {
 		size, ok := f.term.sizes[f.name]
 		if !ok {
-			return fmt.Errorf("replica: %s: it was renamed or removed", f.name)
+			return fmt.Errorf("peer: %s: it was renamed or removed", f.name)
 		}
 		f.term.sizes[f.name] = do(size)
 		return nil
@@ -337,7 +337,7 @@ func (f *file) Truncate(to int64) error {
 		return to
 	})
 	if longer {
-		return fmt.Errorf("replica: %s cannot be cut to %d bytes: it is shorter", f.name, to)
+		return fmt.Errorf("peer: %s cannot be cut to %d bytes: it is shorter", f.name, to)
 	}
 	return err
 }
