@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/version"
 	"github.com/millrace/millrace/server/consensus"
 	"github.com/millrace/millrace/server/loop"
+	"github.com/millrace/millrace/server/members"
 	"github.com/millrace/millrace/server/rpc"
 	"github.com/millrace/millrace/server/schedapi"
 )
@@ -114,6 +116,12 @@ func (s *Peer) follow(ctx context.Context, ready func() error) (term *consensus.
 	return term, group.Wait()
 }
 
+// takeoverGrace is the time that workers have to come back when another scheduler leads: that after
+// a restart, behind the time for which they stay with a leader that hangs.
+func takeoverGrace(restart time.Duration) time.Duration {
+	return cmp.Or(restart, members.DefaultRestartGrace) + leader.HangTime
+}
+
 // leads gives the term in which this scheduler leads. A term that nobody takes ends with the
 // context.
 func (s *Peer) leads(ctx context.Context) <-chan *consensus.Term {
@@ -150,6 +158,7 @@ func (s *Peer) lead(ctx context.Context, term *consensus.Term) (again bool, err 
 	config := s.config
 	config.Journal, config.Listener, config.Ready = term, s.calls.open(), nil
 	config.HTTPAddress = ""
+	config.RestartGrace = takeoverGrace(config.RestartGrace)
 	if s.web != nil {
 		config.httpListener = s.web.open()
 	}

@@ -205,10 +205,9 @@ const farewell = 500 * time.Millisecond
 const (
 	// pingAfter is the silence of a connection after which the worker asks the other side for a
 	// sign of life. The scheduler allows no shorter time (leastPing in server/rpc). peerTimeout is
-	// the time that a reader has to answer, schedulerTimeout that of the scheduler.
-	pingAfter        = 10 * time.Second
-	peerTimeout      = 10 * time.Second
-	schedulerTimeout = 5 * time.Second
+	// the time that a reader has to answer.
+	pingAfter   = leader.PingAfter
+	peerTimeout = 10 * time.Second
 	// leastPing is the shortest time between the pings of a reader.
 	leastPing = 2 * time.Second
 	// dialTimeout is how long one attempt to connect to the scheduler may take: a host that does
@@ -371,7 +370,7 @@ func (c Config) ready(id ids.WorkerID, address string) {
 func dial(c Config) (leader.Conn, error) {
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingAfter, Timeout: schedulerTimeout}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingAfter, Timeout: leader.PingTimeout}),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: dialTimeout}),
 		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(connectionWindow),
 		grpc.WithNoProxy(),

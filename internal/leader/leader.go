@@ -3,6 +3,8 @@
 package leader
 
 import (
+	"time"
+
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -12,6 +14,14 @@ import (
 const Reason = "NOT_LEADER"
 
 const (
+	// PingAfter is the silence of a connection to a scheduler after which workers ask for a sign of
+	// life, and PingTimeout the time that it may take.
+	PingAfter   = 10 * time.Second
+	PingTimeout = 5 * time.Second
+	// HangTime is how long a worker may stay with a leader that hangs: the machine of it has lost
+	// its power, or its process was stopped. Nobody closes the connection then.
+	HangTime = PingAfter + PingTimeout
+
 	// starting is the reason of the refusals of a scheduler that reads its journal.
 	starting = "SCHEDULER_STARTING"
 	// domain is that of every ErrorInfo.

@@ -25,7 +25,7 @@ const (
 	kindBegin = 1
 	// kindFiles is a group of operations.
 	kindFiles = 2
-	// kindStop stops all schedulers. It has the time, in nanoseconds since 1970.
+	// kindStop stops schedulers. It has the number of processes, and the id of each.
 	kindStop = 3
 )
 

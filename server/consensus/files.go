@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"sync"
-	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -101,11 +100,20 @@ func (t *Term) begin() error {
 	return c.err
 }
 
-// Stop stops the schedulers of all peers. It waits, for a while, until those that can be reached
-// know of it. Call it when the journal is closed.
+// Stop stops the processes of all peers that can be reached, and no later ones. It waits, for a
+// while, until they know of it. Call it when the journal is closed.
 func (t *Term) Stop(ctx context.Context) error {
+	processes := []uint64{t.peer.state.process}
+	answers, _ := t.peer.inquire(ctx, question{}) // One that cannot be reached does not hear of it.
+	for _, a := range answers {                   // order-free: all are stopped
+		processes = append(processes, a.Process)
+	}
+	body := binary.AppendUvarint(nil, uint64(len(processes)))
+	for _, id := range processes {
+		body = binary.AppendUvarint(body, id)
+	}
 	t.mu.Lock()
-	c := t.send(kindStop, binary.AppendUvarint(nil, uint64(time.Now().UnixNano())))
+	c := t.send(kindStop, body)
 	t.mu.Unlock()
 	<-c.done
 	if c.err == nil {
@@ -179,7 +187,9 @@ func (t *Term) wait(c *commit) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if c.err != nil && t.err == nil {
-		t.err = fmt.Errorf("%w: %w", journal.ErrTaken, c.err)
+		if t.err = t.peer.state.cause(); t.err == nil {
+			t.err = fmt.Errorf("%w: %w", journal.ErrTaken, c.err)
+		}
 	}
 	for len(t.flight) > 0 {
 		select {

@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -29,8 +30,10 @@ const (
 	helloMagic = magic
 	// helloTime is the time for a hello.
 	helloTime = 5 * time.Second
-	// strangers is the number of connections that may be within their hello.
-	strangers = 64
+	// mostStrangers is the number of connections that may be within their hello, and hostStrangers
+	// that of one host.
+	mostStrangers = 64
+	hostStrangers = 16
 
 	// connRaft is a connection of Raft, and connAsk one with a question.
 	connRaft = 'r'
@@ -63,7 +66,7 @@ func newLayer(config Config, ask func(net.Conn)) *layer {
 
 // serve accepts connections.
 func (l *layer) serve() {
-	places := make(chan struct{}, strangers)
+	var strangers strangers
 	for {
 		conn, err := l.Listener.Accept()
 		if err != nil {
@@ -74,15 +77,10 @@ func (l *layer) serve() {
 				continue
 			}
 		}
-		select {
-		case places <- struct{}{}:
-		default:
-			_ = conn.Close() // Too many strangers.
-			continue
-		}
+		strangers.add(conn)
 		l.conns.Go(func() {
 			kind, err := l.welcome(conn)
-			<-places
+			strangers.remove(conn)
 			switch {
 			case err != nil:
 				l.log.Warn("a connection to the port of the peers was refused", "from", conn.RemoteAddr(), "error", err)
@@ -99,6 +97,50 @@ func (l *layer) serve() {
 			}
 		})
 	}
+}
+
+// strangers are the connections that are within their hello, the oldest first.
+type strangers struct {
+	mu  sync.Mutex
+	all []net.Conn
+}
+
+// add adds a connection. If there are too many, it closes the oldest one of the host that has the
+// most: a peer says its hello at once, so a connection that has been silent for longest is none.
+func (s *strangers) add(conn net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = append(s.all, conn)
+	count := map[string]int{}
+	most := hostOf(conn)
+	for _, c := range s.all {
+		count[hostOf(c)]++
+	}
+	if len(s.all) <= mostStrangers && count[most] <= hostStrangers {
+		return
+	}
+	for _, c := range s.all {
+		if host := hostOf(c); count[host] > count[most] {
+			most = host
+		}
+	}
+	i := slices.IndexFunc(s.all, func(c net.Conn) bool { return hostOf(c) == most })
+	_ = s.all[i].Close() // Its reader hears of it.
+	s.all = slices.Delete(s.all, i, i+1)
+}
+
+func (s *strangers) remove(conn net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = slices.DeleteFunc(s.all, func(c net.Conn) bool { return c == conn })
+}
+
+func hostOf(conn net.Conn) string {
+	host, _, err := net.SplitHostPort(conn.RemoteAddr().String())
+	if err != nil {
+		return conn.RemoteAddr().String()
+	}
+	return host
 }
 
 // Accept is part of net.Listener.
@@ -138,14 +180,13 @@ func (l *layer) Dial(address raft.ServerAddress, timeout time.Duration) (net.Con
 }
 
 func (l *layer) dial(ctx context.Context, address string, kind byte) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, helloTime)
+	defer cancel()
 	conn, err := l.call(ctx, address)
 	if err != nil {
 		return nil, err
 	}
-	until, ok := ctx.Deadline()
-	if limit := time.Now().Add(helloTime); !ok || until.After(limit) {
-		until = limit
-	}
+	until, _ := ctx.Deadline()
 	err = conn.SetDeadline(until)
 	if err == nil {
 		err = l.greet(conn, kind)

@@ -3,9 +3,11 @@ package consensus
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"testing"
 	"time"
 )
@@ -58,5 +60,82 @@ func TestStrangersAreRefused(t *testing.T) {
 	}
 	if text, err := io.ReadAll(raw); len(text) > 0 {
 		t.Errorf("a stranger got %q, %v", text, err)
+	}
+}
+
+// TestSilentConnectionsHoldNobodyOut: connections that say nothing give way to one that says hello.
+func TestSilentConnectionsHoldNobodyOut(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newLayer(Config{
+		Listener: listener, Addresses: names, Secret: []byte("secret"), Log: slog.New(slog.DiscardHandler),
+		dial: func(ctx context.Context, address string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", address)
+		},
+	}, func(conn net.Conn) { _, _ = conn.Write([]byte("answer")) })
+	defer func() { _ = l.Close() }()
+	for range 2 * mostStrangers {
+		silent, err := net.Dial("tcp", listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = silent.Close() }()
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for range 3 {
+		conn, err := l.dial(ctx, listener.Addr().String(), connAsk)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text, err := io.ReadAll(conn); err != nil || string(text) != "answer" {
+			t.Errorf("%q, %v", text, err)
+		}
+		_ = conn.Close()
+	}
+}
+
+// from is a connection of a host.
+type from struct {
+	net.Conn
+	host   string
+	closed bool
+}
+
+func (f *from) RemoteAddr() net.Addr { return address(f.host + ":1") }
+
+func (f *from) Close() error {
+	f.closed = true
+	return nil
+}
+
+// TestTheHostWithTheMostStrangersLosesOne: many connections of one host close none of another.
+func TestTheHostWithTheMostStrangersLosesOne(t *testing.T) {
+	var all strangers
+	other := &from{host: "10.0.0.2"}
+	all.add(other)
+	var loud []*from
+	for range 3 * mostStrangers {
+		conn := &from{host: "10.0.0.1"}
+		all.add(conn)
+		loud = append(loud, conn)
+	}
+	if other.closed || len(all.all) != hostStrangers+1 {
+		t.Errorf("of two hosts %d connections are left, closed: %v", len(all.all), other.closed)
+	}
+	if !loud[0].closed || loud[len(loud)-1].closed {
+		t.Error("the oldest connections do not go first")
+	}
+	for host := range 2 * mostStrangers { // One of each: the oldest of the host with the most goes.
+		all.add(&from{host: fmt.Sprint("10.0.1.", host)})
+	}
+	if len(all.all) != mostStrangers {
+		t.Errorf("%d connections are left", len(all.all))
+	}
+	all.remove(loud[len(loud)-1])
+	if slices.Contains(all.all, net.Conn(loud[len(loud)-1])) {
+		t.Error("one that has said its hello is still counted")
 	}
 }

@@ -42,6 +42,7 @@ type answer struct {
 	// Leads: the peer leads. Error is why it did not do what was asked.
 	Leads   bool   `json:"leads,omitempty"`
 	Error   string `json:"error,omitempty"`
+	Process uint64 `json:"process"` // the random id of the process
 	Term    uint64 `json:"term"`
 	Applied uint64 `json:"applied"`
 }
@@ -67,10 +68,12 @@ func (r *Peer) consider(q question) answer {
 	started, phase := r.raft, r.phase
 	r.mu.Unlock()
 	if started == nil {
-		return answer{Phase: phase}
+		return answer{Phase: phase, Process: r.state.process}
 	}
-	a := answer{Phase: phaseMember, Leads: started.State() == raft.Leader, Term: started.CurrentTerm(), Applied: started.AppliedIndex()}
-	if _, led := r.state.led(); !led && started.LastIndex() <= 1 {
+	a := answer{Phase: phaseMember, Process: r.state.process, Leads: started.State() == raft.Leader, Term: started.CurrentTerm(), Applied: started.AppliedIndex()}
+	// The first term has no election. In a later one, votes were given, perhaps by a peer that has
+	// lost them since: it must not begin with the list and vote once more.
+	if _, led := r.state.led(); !led && started.LastIndex() <= 1 && a.Term <= 1 {
 		a.Phase = phaseFounding
 	}
 	if q.Join != "" {

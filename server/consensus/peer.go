@@ -1,10 +1,10 @@
-// Package consensus is an Adapter: it keeps the journal of the scheduler on several machines, by the
-// Raft library of HashiCorp.
+// Package consensus is an Adapter: it keeps the journal of the scheduler on several machines, by
+// the Raft library of HashiCorp. A peer is one of the schedulers that share the journal.
 //
 // The operations on the files of the journal are entries of the log of Raft, one for each sync. An
-// entry is committed when most peers have it on their disks. Then each of them carries it out
-// in a directory of its own. Only the peer that leads runs the scheduler, with a Term as its
-// files. ADR 31 has the reasons.
+// entry is committed when most peers have it on their disks. Then each of them carries it out in a
+// directory of its own. Only the peer that leads runs the scheduler, with a Term as its files. ADR
+// 31 has the reasons.
 package consensus
 
 import (
@@ -216,9 +216,14 @@ func (r *Peer) begin(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("peer: %w", err)
 	}
-	existing, err := raft.HasExistingState(r.store, r.store, snapshots)
+	store := &disk{r.store, path, r.state}
+	existing, err := raft.HasExistingState(store, store, snapshots)
 	if err != nil {
 		return fmt.Errorf("peer: read the log in %s: %w", path, err)
+	}
+	if existing && r.identity.ID == "" {
+		return fmt.Errorf("peer: %s is missing, and a log is in %s: bring the file back from a copy; or move the directory away, and start again: the others hand over all",
+			filepath.Join(r.config.Directory.Path(), IdentityFile), path)
 	}
 	found := false
 	if existing {
@@ -242,11 +247,11 @@ func (r *Peer) begin(ctx context.Context) error {
 		for _, address := range r.config.Addresses {
 			all.Servers = append(all.Servers, raft.Server{ID: raft.ServerID(address), Address: raft.ServerAddress(address)})
 		}
-		if err := raft.BootstrapCluster(config, r.store, r.store, snapshots, r.transport, all); err != nil {
+		if err := raft.BootstrapCluster(config, store, store, snapshots, r.transport, all); err != nil {
 			return fmt.Errorf("peer: begin the log in %s: %w", path, err)
 		}
 	}
-	started, err := raft.NewRaft(config, r.state, r.store, r.store, snapshots, r.transport)
+	started, err := raft.NewRaft(config, r.state, store, store, snapshots, r.transport)
 	if err != nil {
 		return fmt.Errorf("peer: begin with the log in %s: %w", path, errors.Join(err, r.state.cause()))
 	}

@@ -17,6 +17,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/raft"
+	wal "github.com/hashicorp/raft-wal"
+	"github.com/hashicorp/raft-wal/metadb"
 	"go.uber.org/goleak"
 
 	"github.com/millrace/millrace/server/journal"
@@ -529,5 +532,110 @@ func TestEndsWithEntriesInTheQueue(t *testing.T) {
 		case <-time.After(patience):
 			t.Fatalf("%s never ends", what)
 		}
+	}
+}
+
+// TestMissingIdentityIsSaid: a log whose peer nobody knows is not used.
+func TestMissingIdentityIsSaid(t *testing.T) {
+	c := newCluster(t, Config{})
+	i, term := c.lead()
+	term.Release()
+	lost := (i + 1) % 3
+	c.stop(lost)
+	if err := os.Remove(filepath.Join(c.roots[lost], IdentityFile)); err != nil {
+		t.Fatal(err)
+	}
+	c.start(lost)
+	r := c.peers[lost]
+	until(t, "the peer fails", func() bool { return isClosed(r.Failed()) })
+	if text := r.Cause().Error(); !strings.Contains(text, IdentityFile+" is missing") || !strings.Contains(text, "the others hand over all") {
+		t.Error(text)
+	}
+}
+
+// TestPeerEndsWithItsDisk: a leader whose log cannot be written says so, and does not say that
+// another scheduler has taken its journal.
+func TestPeerEndsWithItsDisk(t *testing.T) {
+	c := newCluster(t, Config{})
+	i, term := c.lead()
+	r := c.peers[i]
+	if err := write(term, "file", "first"); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.store.Close(); err != nil { // Nothing can be written any more.
+		t.Fatal(err)
+	}
+	wrote := make(chan error, 1)
+	go func() { wrote <- write(term, "file", " second") }()
+	until(t, "the peer fails", func() bool { return isClosed(r.Failed()) })
+	until(t, "the term ends", func() bool { return isClosed(term.Lost()) })
+	term.Release()
+	err := <-wrote
+	if err == nil || errors.Is(err, journal.ErrTaken) || !strings.Contains(err.Error(), "mend the disk") {
+		t.Errorf("the writer is told %v", err)
+	}
+	if err := r.Cause(); err == nil || !strings.Contains(err.Error(), "write the log in") {
+		t.Errorf("the cause is %v", err)
+	}
+	c.stop(i)
+	_, next := c.lead()
+	defer next.Release()
+	if got, err := contents(next); err != nil || !strings.HasPrefix(got["file"], "first") {
+		t.Errorf("the next leader has %v, %v", got, err)
+	}
+}
+
+// TestFounderThatHasVotedIsAMember: a peer may have voted in the second term, and lost its directory
+// since. It must not found the cluster again with the others, and vote in that term once more.
+func TestFounderThatHasVotedIsAMember(t *testing.T) {
+	c := newCluster(t, Config{})
+	i, term := c.lead()
+	for j := range names {
+		c.stop(j)
+	}
+	term.Release()
+	// What it has on its disk before the first election has an end: its vote, and the list.
+	root := filepath.Join(c.roots[i], raftName)
+	for term, want := range map[uint64]string{1: phaseFounding, 2: phaseMember} { // order-free: each begins anew
+		if err := os.RemoveAll(root); err != nil {
+			t.Fatal(err)
+		}
+		foundAt(t, root, c.peersOf(), term)
+		c.start(i)
+		r := c.peers[i]
+		until(t, "Raft has begun", func() bool { return r.started() != nil })
+		if a := r.consider(question{}); a.Phase != want {
+			t.Errorf("in term %d it says %+v, want %s", term, a, want)
+		}
+		c.stop(i)
+	}
+}
+
+// peersOf returns the configuration of the first start.
+func (c *cluster) peersOf() (all raft.Configuration) {
+	for _, name := range names {
+		all.Servers = append(all.Servers, raft.Server{ID: raft.ServerID(name), Address: raft.ServerAddress(name)})
+	}
+	return all
+}
+
+// foundAt makes the log of a founder in a term.
+func foundAt(t *testing.T, root string, all raft.Configuration, term uint64) {
+	t.Helper()
+	if err := os.MkdirAll(root, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var meta metadb.BoltMetaDB
+	store, err := wal.Open(root, wal.WithMetaStore(&meta))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = errors.Join(
+		store.SetUint64([]byte("CurrentTerm"), term),
+		store.StoreLog(&raft.Log{Index: 1, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(all)}),
+		store.Close(), meta.Close(),
+	)
+	if err != nil {
+		t.Fatal(err)
 	}
 }

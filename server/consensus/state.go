@@ -9,11 +9,11 @@ import (
 	"hash/crc32"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -47,8 +47,8 @@ var errFenced = errors.New("peer: another leader has begun since")
 type state struct {
 	root string
 	log  *slog.Logger
-	// started is the time at which this process began.
-	started time.Time
+	// process is a random id of this process.
+	process uint64
 	// stopped is closed when a leader has stopped all schedulers, and failed when this peer
 	// cannot go on.
 	stopped, failed chan struct{}
@@ -73,7 +73,7 @@ type leader struct{ id, address string }
 
 func newState(root string, snapshotBytes int64, log *slog.Logger) (*state, error) {
 	s := &state{
-		root: root, log: log, started: time.Now(), snapshotBytes: snapshotBytes,
+		root: root, log: log, process: rand.Uint64(), snapshotBytes: snapshotBytes,
 		stopped: make(chan struct{}), failed: make(chan struct{}), due: make(chan struct{}, 1),
 	}
 	for _, name := range []string{filesName, oldName, newName} {
@@ -113,7 +113,8 @@ func (s *state) cause() error {
 	return s.broken
 }
 
-// fail ends the use of this peer: its files differ from those of the others.
+// fail ends the use of this peer: its files differ from those of the others, or its log cannot be
+// written. The caller holds the mutex.
 func (s *state) fail(err error) error {
 	if s.broken == nil {
 		s.broken = err
@@ -144,11 +145,9 @@ func (s *state) Apply(log *raft.Log) any {
 		if e.writer != s.writer {
 			return errFenced
 		}
-		// A peer that was away at that time has been started since.
-		if at := time.Unix(0, int64(r.number())); at.After(s.started) {
-			select {
-			case <-s.stopped:
-			default:
+		// A process that was started since is not meant, whatever the clocks say.
+		for n := r.number(); n > 0 && r.err == nil; n-- {
+			if r.number() == s.process && r.err == nil && !isClosed(s.stopped) {
 				close(s.stopped)
 			}
 		}

@@ -2,6 +2,7 @@ package consensus
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"log/slog"
@@ -192,4 +193,35 @@ func TestSnapshotIsDueWhenTheLogIsAsLargeAsTheFiles(t *testing.T) {
 	}
 	add(5000)
 	<-s.due
+}
+
+// TestStopIsForTheProcessesThatItNames: clocks do not matter, and neither does when the entry is
+// carried out.
+func TestStopIsForTheProcessesThatItNames(t *testing.T) {
+	s := newTestState(t, filepath.Join(t.TempDir(), "peer"))
+	stop := func(processes ...uint64) entry {
+		body := binary.AppendUvarint(nil, uint64(len(processes)))
+		for _, id := range processes {
+			body = binary.AppendUvarint(body, id)
+		}
+		return entry{kindStop, 5, 0, body}
+	}
+	for i, step := range []struct {
+		entry entry
+		stops bool
+	}{
+		{entry{kindBegin, 5, 0, appendText(appendText(nil, "id"), "address")}, false},
+		{stop(), false},
+		{stop(s.process+1, s.process-1), false},
+		{entry{kindStop, 4, 0, stop(s.process).body}, false}, // of the leader before
+		{stop(s.process+1, s.process), true},
+		{stop(s.process), true},
+	} {
+		if err := apply(s, step.entry); err != nil && step.entry.writer == 5 {
+			t.Fatal(err)
+		}
+		if isClosed(s.stopped) != step.stops {
+			t.Errorf("step %d: it has stopped: %v", i, isClosed(s.stopped))
+		}
+	}
 }
