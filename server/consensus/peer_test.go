@@ -585,8 +585,8 @@ func TestPeerEndsWithItsDisk(t *testing.T) {
 	}
 }
 
-// TestFounderThatHasVotedIsAMember: a peer may have voted in the second term, and lost its directory
-// since. It must not found the cluster again with the others, and vote in that term once more.
+// TestFounderThatHasVotedIsAMember: a peer may have voted in the second term, and lost its
+// directory since. It must not found the cluster again, and vote in that term once more.
 func TestFounderThatHasVotedIsAMember(t *testing.T) {
 	c := newCluster(t, Config{})
 	i, term := c.lead()
@@ -594,7 +594,7 @@ func TestFounderThatHasVotedIsAMember(t *testing.T) {
 		c.stop(j)
 	}
 	term.Release()
-	// What it has on its disk before the first election has an end: its vote, and the list.
+	// Before the first leader's entry, a disk has the list of peers, a term and perhaps a vote.
 	root := filepath.Join(c.roots[i], raftName)
 	for term, want := range map[uint64]string{1: phaseFounding, 2: phaseMember} { // order-free: each begins anew
 		if err := os.RemoveAll(root); err != nil {
