@@ -15,8 +15,9 @@ const Reason = "NOT_LEADER"
 
 const (
 	// PingAfter is the silence of a connection to a scheduler after which workers ask for a sign of
-	// life, and PingTimeout the time that it may take.
-	PingAfter   = 10 * time.Second
+	// life.
+	PingAfter = 10 * time.Second
+	// PingTimeout is the time that the sign may take.
 	PingTimeout = 5 * time.Second
 	// HangTime is how long a worker may stay with a leader that hangs: the machine of it has lost
 	// its power, or its process was stopped. Nobody closes the connection then.
