@@ -121,7 +121,8 @@ func (w *Worker) settleQuietly() {
 	if w.renewing != nil {
 		w.renewed()
 	}
-	if w.asked && w.machine.Len() == 0 && w.leases.pending == 0 && !w.peers.Rescuing() && w.stopped == nil && w.mayLeave() {
+	// The objects are counted when the worker is idle: that reads all of them.
+	if w.asked && w.stopped == nil && w.machine.Idle(w.pending()) && w.machine.Leaves(w.pending(), w.drained, len(w.config.Store.Inventory())) {
 		w.leave("drained")
 	}
 	w.config.Native.Load(w.machine.Len() > 0, w.machine.FreeSlots())

@@ -36,7 +36,7 @@ func (w *Worker) handle(x any) {
 		}
 	case session.Alone:
 		w.step(lifecycle.Disconnected{})
-		if w.asked && x.Since >= lifecycle.AloneGrace && w.machine.Len() == 0 && !w.peers.Rescuing() && w.stopped == nil {
+		if w.asked && w.stopped == nil && w.machine.LeavesAlone(w.pending(), x.Since) {
 			w.leave("the scheduler is away, and nothing runs")
 		}
 	case []*native.Run, completed:

@@ -184,10 +184,9 @@ func (w *Worker) askToLeave() {
 	w.outbox.Drain()
 }
 
-// mayLeave says whether an idle worker that was told to leave can do so without loss: the scheduler
-// has agreed, or the worker holds no objects.
-func (w *Worker) mayLeave() bool {
-	return w.drained || len(w.config.Store.Inventory()) == 0
+// pending says what is under way besides the attempts.
+func (w *Worker) pending() lifecycle.Pending {
+	return lifecycle.Pending{Leases: w.leases.pending > 0, Rescues: w.peers.Rescuing()}
 }
 
 func (w *Worker) leave(why string) {

@@ -34,11 +34,15 @@ func (w *Worker) renew(r *session.Renewal) {
 // active any more.
 func (w *Worker) renewed() {
 	r := w.renewing
-	if w.machine.Busy() || w.peers.Rescuing() || w.leases.pending > 0 {
-		if time.Since(w.renewedSince) > lifecycle.RenewLimit && w.stopped == nil {
+	switch w.machine.Renewal(w.pending(), time.Since(w.renewedSince)) {
+	case lifecycle.Renewing:
+		return
+	case lifecycle.RenewalHangs:
+		if w.stopped == nil {
 			w.stopped = fmt.Errorf("the scheduler was started anew, and what ran here did not end within %v: %d attempts", lifecycle.RenewLimit, w.machine.Len())
 		}
 		return
+	case lifecycle.Renewable:
 	}
 	w.native.settle()
 	w.config.Store.Forget()
