@@ -27,13 +27,13 @@ func (s *Store) Admit(task ids.TaskID, attempt ids.Attempt, rank uint64, inputs 
 	loose = waits
 	var bytes, lists uint64
 	var counted objectSet
-	spacious := s.spacious() && !copies
+	spacious := s.ledger.Spacious() && !copies
 	for i, id := range inputs {
 		o, ok := s.find(id)
 		whole := o.ID.Item != id.Item // the list of which the attempt needs an item
 		again := ok && counted.has(o.ID)
 		if whole && !again && len(s.below) > 0 {
-			ok = ok && o.InSlab && spacious && lists+o.Placed() <= s.space.Size()/listShare
+			ok = ok && o.InSlab && spacious && s.ledger.KeepsLists(lists+o.Placed())
 		}
 		if !ok {
 			loose = true
@@ -49,7 +49,7 @@ func (s *Store) Admit(task ids.TaskID, attempt ids.Attempt, rank uint64, inputs 
 		}
 		loose = loose || !o.InSlab
 	}
-	loose = len(s.below) > 0 && (loose || bytes > s.space.Size()/smallShare || s.ledger.Available() < s.space.Size()/spareShare)
+	loose = len(s.below) > 0 && (loose || !s.ledger.PinsAtOnce(bytes))
 	p := inputPin(task, attempt)
 	if loose {
 		p = queuedPin(task, attempt, rank)
@@ -83,25 +83,6 @@ func (x *objectSet) add(id ledger.ObjectID) {
 		x.many = make(map[ledger.ObjectID]bool)
 	}
 	x.many[id] = true
-}
-
-// The inputs of an attempt are pinned in the slab without a reservation if they need at most
-// 1/smallShare of it, and if at least 1/spareShare of the slab is available to others: many such
-// attempts may wait for a slot while the runs before them wait for room.
-const (
-	smallShare = 256
-	spareShare = 4
-)
-
-// The lists of which an attempt needs items are kept in the slab for it if they need at most
-// 1/listShare of it.
-const listShare = 2
-
-// spacious says whether objects may be kept in the slab for attempts that could do with copies of
-// them, or of parts of them: at least 1/spareShare of the slab is free or can be freed at once.
-// Without a tier below, nothing can leave, so it is always true. REQUIRES: mu.
-func (s *Store) spacious() bool {
-	return len(s.below) == 0 || s.ledger.Spare() >= s.space.Size()/spareShare
 }
 
 // Queue finds a sealed object and pins it for an attempt that will run at a rank. The object may be

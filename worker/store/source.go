@@ -72,7 +72,7 @@ func (s *Store) lease(reader transfer.Reader, refs []transfer.Ref, ttl time.Dura
 			out[i].Err = fmt.Errorf("store: %s: %w; it was freed, or never here: ask the scheduler who holds it", r, transfer.ErrNotHere)
 			continue
 		}
-		if reader.Keeps && !reader.Needs && o.HasPlace() && !s.spacious() {
+		if reader.Keeps && !reader.Needs && o.HasPlace() && !s.ledger.Spacious() {
 			out[i].Err = fmt.Errorf("store: %s is not lent: %w; fetch a copy", r, ledger.ErrNoRoom)
 			continue
 		}
