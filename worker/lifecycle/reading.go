@@ -3,6 +3,8 @@ package lifecycle
 import (
 	"slices"
 	"time"
+
+	"github.com/millrace/millrace/internal/ids"
 )
 
 // This file decides where the inputs of an attempt that are not here are used: in the memory of a
@@ -302,4 +304,17 @@ func (m *Machine) giveBack(a *attempt) {
 	for i := range a.inputs {
 		a.inputs[i].use = useNone
 	}
+}
+
+// Lender returns the holder of an input that is asked for a lease in a round; 0: none is. That is
+// the first one, from number round on, that lends. A large attempt, whose inputs cannot be copied,
+// asks the first one that is known: a holder that does not lend now may do so later.
+func Lender(holders []ids.WorkerID, round int, large bool, of func(ids.WorkerID) (known, lends bool)) ids.WorkerID {
+	for n := range holders {
+		holder := holders[(n+round)%len(holders)]
+		if known, lends := of(holder); known && (large || lends) {
+			return holder
+		}
+	}
+	return 0
 }

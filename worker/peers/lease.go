@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/worker/lifecycle"
@@ -15,8 +16,7 @@ import (
 type LeaseRequest struct {
 	Inputs []lifecycle.Input
 	Ways   []lifecycle.Way
-	// Large: copies of the inputs do not fit here. Then the first holder from Round on is asked,
-	// otherwise the first holder that lends.
+	// Large: copies of the inputs do not fit here. See lifecycle.Lender.
 	Large bool
 	Round int
 	// Mapped: another process must be able to map what is lent.
@@ -77,22 +77,19 @@ func (p *Peers) leaseOrders(r *LeaseRequest) (orders []leaseOrder) {
 		}
 		in := &r.Inputs[i]
 		id := ledger.ObjectID(in.Object)
-		for n := range in.Holders {
-			peer := p.all[in.Holders[(n+r.Round)%len(in.Holders)]]
-			if peer.Address == "" || !r.Large && !lender.Lends(peer) {
-				continue
-			}
-			if p.config.Store.Here(id) || p.config.Store.Here(id.Whole()) {
-				break
-			}
-			at := slices.IndexFunc(orders, func(o leaseOrder) bool { return o.peer == peer })
-			if at < 0 {
-				orders, at = append(orders, leaseOrder{peer: peer}), len(orders)
-			}
-			orders[at].refs = append(orders[at].refs, transfer.Ref(id))
-			orders[at].inputs = append(orders[at].inputs, i)
-			break
+		peer := p.all[lifecycle.Lender(in.Holders, r.Round, r.Large, func(holder ids.WorkerID) (known, lends bool) {
+			peer := p.all[holder]
+			return peer.Address != "", peer.Address != "" && lender.Lends(peer)
+		})]
+		if peer.Address == "" || p.config.Store.Here(id) || p.config.Store.Here(id.Whole()) {
+			continue
 		}
+		at := slices.IndexFunc(orders, func(o leaseOrder) bool { return o.peer == peer })
+		if at < 0 {
+			orders, at = append(orders, leaseOrder{peer: peer}), len(orders)
+		}
+		orders[at].refs = append(orders[at].refs, transfer.Ref(id))
+		orders[at].inputs = append(orders[at].inputs, i)
 	}
 	return orders
 }
