@@ -151,34 +151,37 @@ func (w *zero) leave() {
 
 func (w *zero) run() {
 	defer close(w.done)
-	for {
-		message, err := w.stream.Recv()
-		if err != nil {
+	// The first message may have assignments beside the registration.
+	for message := w.last; w.react(message); {
+		var err error
+		if message, err = w.stream.Recv(); err != nil {
 			return
 		}
 		w.last = message
 		if w.seen != nil {
 			w.seen <- message
 		}
-		request := &workerv1.SessionRequest{}
-		for _, a := range message.GetAssignments() {
-			if report := w.answer(a); report != nil {
-				request.Tasks = append(request.Tasks, report)
-			}
-		}
-		for _, r := range message.GetRetractions() {
-			request.Tasks = append(request.Tasks, &workerv1.TaskReport{TaskId: r.TaskId, Attempt: r.Attempt, Outcome: workerv1.TaskOutcome_TASK_OUTCOME_RETRACTED})
-		}
-		for _, r := range message.GetCancellations() {
-			request.Tasks = append(request.Tasks, &workerv1.TaskReport{TaskId: r.TaskId, Attempt: r.Attempt, Outcome: workerv1.TaskOutcome_TASK_OUTCOME_CANCELLED})
-		}
-		for _, r := range message.GetKeeps() {
-			request.Objects = append(request.Objects, &workerv1.ObjectReport{Replica: r, Event: workerv1.ObjectEvent_OBJECT_EVENT_KEPT})
-		}
-		if len(request.Tasks)+len(request.Objects) > 0 && w.stream.Send(request) != nil {
-			return
+	}
+}
+
+// react does what a message orders, and reports whether the session goes on.
+func (w *zero) react(message *workerv1.SessionResponse) bool {
+	request := &workerv1.SessionRequest{}
+	for _, a := range message.GetAssignments() {
+		if report := w.answer(a); report != nil {
+			request.Tasks = append(request.Tasks, report)
 		}
 	}
+	for _, r := range message.GetRetractions() {
+		request.Tasks = append(request.Tasks, &workerv1.TaskReport{TaskId: r.TaskId, Attempt: r.Attempt, Outcome: workerv1.TaskOutcome_TASK_OUTCOME_RETRACTED})
+	}
+	for _, r := range message.GetCancellations() {
+		request.Tasks = append(request.Tasks, &workerv1.TaskReport{TaskId: r.TaskId, Attempt: r.Attempt, Outcome: workerv1.TaskOutcome_TASK_OUTCOME_CANCELLED})
+	}
+	for _, r := range message.GetKeeps() {
+		request.Objects = append(request.Objects, &workerv1.ObjectReport{Replica: r, Event: workerv1.ObjectEvent_OBJECT_EVENT_KEPT})
+	}
+	return len(request.Tasks)+len(request.Objects) == 0 || w.stream.Send(request) == nil
 }
 
 // testTimeout is the longest time that a test in real time waits for an event.
