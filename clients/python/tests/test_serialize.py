@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import collections
 import copyreg
+import dataclasses
 import pickle
 import random
+import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable
@@ -380,3 +382,54 @@ def test_random_numbers_are_drawn_by_the_generator_of_each_process(function: Any
     own = random.Random(5)
     assert pickle.loads(_serialize.dump_function(own.random)[0])() == own.random()
     assert pickle.loads(_serialize.dump_function(len)[0]) is len
+
+
+_IN_ANOTHER_PROCESS = "import pickle, sys; sys.path[:0] = %r; from millrace._values import _serialize as s; %s"
+
+
+def through_another_process(obj: Any) -> Any:
+    """Sends an object by value to a process that knows nothing of its class, and back."""
+    code = (
+        "e = s.encode(s.decode(*pickle.load(sys.stdin.buffer))); "
+        "pickle.dump((e.header, [bytes(f) for f in e.frames]), sys.stdout.buffer)"
+    )
+    encoded = _serialize.encode(obj)
+    sent = pickle.dumps((encoded.header, [bytes(f) for f in encoded.frames]))
+    command = [sys.executable, "-c", _IN_ANOTHER_PROCESS % (sys.path, code)]
+    header, frames = pickle.loads(subprocess.run(command, input=sent, stdout=subprocess.PIPE, check=True).stdout)
+    return _serialize.decode(header, [memoryview(f) for f in frames])
+
+
+def test_objects_with_slots_come_back_from_a_process_without_their_class() -> None:
+    class Base:
+        __slots__ = ("__hidden", "array")
+
+        def __init__(self, hidden: int) -> None:
+            self.__hidden, self.array = hidden, np.arange(3)
+
+        @property
+        def hidden(self) -> int:
+            return self.__hidden
+
+    class Open(Base):
+        """Its objects have a dict, too."""
+
+    class One(Base):
+        __slots__ = "text"
+
+    class Weak:
+        __slots__ = ("__weakref__", "x")
+
+    @dataclasses.dataclass(slots=True)
+    class Data:
+        x: int
+        y: list[int] = dataclasses.field(default_factory=list)
+
+    given = [Base(1), Open(2), One(3), Weak(), Data(4, [5])]
+    given[1].more, given[2].text, given[3].x = "more", "t", 6  # pyright: ignore[reportAttributeAccessIssue]
+    back = through_another_process(given)
+    assert [type(o) for o in back] == [type(o) for o in given]
+    assert [o.hidden for o in back[:3]] == [1, 2, 3] and back[2].array.tolist() == [0, 1, 2]
+    assert (back[1].more, back[2].text, back[3].x) == ("more", "t", 6) and back[4] == Data(4, [5])
+    with pytest.raises(AttributeError):
+        back[0].other = 1

@@ -597,9 +597,26 @@ def _reducing(code: Callable[[types.CodeType], Any]) -> Any:
 
 
 class CodePickler(cloudpickle.Pickler):
-    """Cloudpickle, with the Python version in each code object."""
+    """Cloudpickle, with the Python version in each code object, and with slots of classes."""
 
     dispatch_table = _reducing(_reduce_code)
+
+    def reducer_override(self, obj: Any) -> Any:
+        made = super().reducer_override(obj)
+        if isinstance(obj, type) and made is not NotImplemented and "__slots__" in vars(obj):
+            return _with_slots(obj, made)
+        return made
+
+
+def _with_slots(kind: type, made: Any) -> Any:
+    """Lets a class that is sent by value keep its slots. Cloudpickle makes a class without any, whose
+    objects have a dict: they would not fit into objects of the original class on their way back."""
+    slots = vars(kind)["__slots__"]
+    if getattr(made[0], "__name__", "") != "_make_skeleton_class" or not isinstance(slots, (str, tuple, list, dict)):
+        return made
+    arguments = list(made[1])
+    arguments[3] = {**arguments[3], "__slots__": slots}
+    return made[0], tuple(arguments), *made[2:]
 
 
 def dump_function(function: Any) -> tuple[bytes, str]:
