@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import copyreg
 import dataclasses
+import io
 import pickle
 import random
 import subprocess
@@ -433,3 +434,13 @@ def test_objects_with_slots_come_back_from_a_process_without_their_class() -> No
     assert (back[1].more, back[2].text, back[3].x) == ("more", "t", 6) and back[4] == Data(4, [5])
     with pytest.raises(AttributeError):
         back[0].other = 1
+
+
+@pytest.mark.parametrize("gaps", [np.s_[:2, :2], np.s_[::-1], np.s_[:, 1], np.s_[:]], ids=repr)
+@pytest.mark.parametrize("dtype", [">f8", ">M8[s]", "<i4", [("a", ">i4"), ("b", "f8")]], ids=repr)
+def test_arguments_keep_the_order_of_their_bytes(dtype: Any, gaps: Any) -> None:
+    array = np.arange(12).reshape(3, 4).astype(dtype)[gaps]
+    file = io.BytesIO()
+    _serialize.CallPickler(file, lambda _: None).dump(([array], {}))
+    for back in (pickle.loads(file.getvalue())[0][0], there_and_back((array,))[0]):
+        assert back.dtype == array.dtype and (back == array).all()

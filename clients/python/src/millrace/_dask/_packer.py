@@ -28,7 +28,7 @@ from millrace._pb.millrace.v1 import value_pb2
 from millrace._task_states._state import Function, OpKey
 from millrace._tasks._constants import Constants
 from millrace._tasks._task_maker import TaskMaker
-from millrace._values import _serialize
+from millrace._values import _numpy, _serialize
 from millrace.future import Future
 
 #: Place of a value before the layout of the plan is known: its number times 4, plus its kind.
@@ -97,6 +97,8 @@ class Packer:
         # Constants of plans, by id. A plan keeps its constants, so that no id is used again.
         self._common: set[int] = set()
         self._table: Any = {**copyreg.dispatch_table, Future: self._reduce_future}
+        if (np := _numpy.loaded()) is not None:
+            self._table[np.ndarray] = _serialize.reduce_array
         # The task that is packed: its inputs by wire key, and by that and the item if it needs only
         # one item; those inputs again, as in Spec; its constants, and the plan's constants; the
         # steps, and the same with ids in place of functions.

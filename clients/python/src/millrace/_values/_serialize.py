@@ -596,12 +596,25 @@ def _reducing(code: Callable[[types.CodeType], Any]) -> Any:
     return collections.ChainMap(own, *known.maps)
 
 
+def reduce_array(array: Any) -> Any:
+    """Pickles an array as NumPy does, but keeps the order of the bytes of an element. NumPy gives
+    times and arrays with gaps the order of the machine."""
+    if array.dtype.isnative or array.dtype.hasobject or not array.nbytes:
+        return array.__reduce_ex__(5)
+    if array.flags.f_contiguous:
+        return _restore_array, (pickle.PickleBuffer(_flat(array.T)), array.dtype, array.shape, "F")
+    return _restore_array, (pickle.PickleBuffer(_flat(array.copy("C"))), array.dtype, array.shape, "C")
+
+
 class CodePickler(cloudpickle.Pickler):
     """Cloudpickle, with the Python version in each code object, and with slots of classes."""
 
     dispatch_table = _reducing(_reduce_code)
 
     def reducer_override(self, obj: Any) -> Any:
+        np = _numpy.loaded()
+        if np is not None and type(obj) is np.ndarray and not obj.dtype.isnative:
+            return reduce_array(obj)
         made = super().reducer_override(obj)
         if isinstance(obj, type) and made is not NotImplemented and "__slots__" in vars(obj):
             return _with_slots(obj, made)
