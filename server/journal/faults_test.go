@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"reflect"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -405,6 +406,51 @@ func TestABatchIsPreparedDuringTheSyncOfTheLastOne(t *testing.T) {
 				t.Error(err)
 			}
 		}
+		if err := j.Close(); err != nil {
+			t.Error(err)
+		}
+		close(begun)
+	})
+}
+
+// Those that wait for a batch do not wait until the next one is prepared.
+func TestABatchThatIsPreparedDelaysNoAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		files := newDisk()
+		j, _ := opened(t, files, 1<<30)
+		write(t, j, numbered(1))
+		begun, goOn := make(chan struct{}), make(chan struct{})
+		files.onSync = func() {
+			begun <- struct{}{}
+			<-goOn
+		}
+		last := j.Append(time.Now(), numbered(2))
+		done := make(chan error)
+		go func() { done <- j.Wait(t.Context(), last) }()
+		<-begun
+		next, prepare := j.filling, make(chan struct{})
+		go next.once.Do(func() {
+			<-prepare
+			next.packed = next.codec.data
+		})
+		synctest.Wait()
+		for n := range fullBatch/100 + 1 {
+			j.Append(time.Now(), &ClientOwned{Owner: fmt.Sprintf("%100d", n)})
+		}
+		for taken := false; !taken; runtime.Gosched() {
+			j.mu.Lock()
+			taken = j.next == next
+			j.mu.Unlock()
+		}
+		close(goOn)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		close(prepare)
+		go func() {
+			for range begun { // Until the end of the test.
+			}
+		}()
 		if err := j.Close(); err != nil {
 			t.Error(err)
 		}

@@ -72,25 +72,31 @@ type Journal struct {
 	config  Config
 	log     *slog.Logger
 	encoder *zstd.Encoder
-	wake    chan struct{}
-	// some is signalled when a batch gets its first record, and full when it is large enough to be
-	// written at once.
-	some    chan struct{}
-	full    chan struct{}
-	closing chan struct{}
-	ended   chan struct{}
+	// wake wakes the writer's goroutine, and full the preparer's, when a batch is large enough to
+	// be written at once. ended and prepared are closed at the ends of the two.
+	wake     chan struct{}
+	full     chan struct{}
+	closing  chan struct{}
+	ended    chan struct{}
+	prepared chan struct{}
 
 	mu sync.Mutex // guards the fields up to the writer's
 	// filling takes the records that are appended; writing is the batch that is on its way to the
 	// disk, or nil; next is the full batch between them, which is prepared meanwhile, or nil.
 	filling, next, writing *batch
-	appended               uint64 // records so far
-	durable                uint64 // records so far that are durable
-	trouble                error  // of the last attempt to write; nil: none
-	lost                   bool   // no further record is taken
-	bytes                  uint64 // in files
-	syncs                  sched.Histogram
-	durableBatch           uint64 // number of the last batch that is durable
+	// spare has the buffers of a batch that was written, for another one.
+	spare buffers
+	// idle wakes the writer if nobody waits for the records that have collected. armed means that
+	// it runs: setting it for each batch would wake threads.
+	idle         *time.Timer
+	armed        bool
+	appended     uint64 // records so far
+	durable      uint64 // records so far that are durable
+	trouble      error  // of the last attempt to write; nil: none
+	lost         bool   // no further record is taken
+	bytes        uint64 // in files
+	syncs        sched.Histogram
+	durableBatch uint64 // number of the last batch that is durable
 	// snapshot is the one that is being taken; nil: none. No other one begins before snapshotAfter.
 	snapshot      *Snapshot
 	snapshotAfter time.Time
@@ -143,7 +149,13 @@ type batch struct {
 	form   byte
 	packed []byte
 	placed []placed
+	// once is done when the batch is prepared, and room is where its records are compressed to.
+	once sync.Once
+	room []byte
 }
+
+// buffers are the memory of a batch.
+type buffers struct{ records, packed []byte }
 
 // snapshots says which snapshots were taken.
 type snapshots struct {
@@ -161,6 +173,22 @@ type attempt struct {
 }
 
 func newBatch() *batch { return &batch{attempt: &attempt{done: make(chan struct{})}} }
+
+// fill begins another batch to be filled, and returns the one before. The caller holds the mutex.
+func (j *Journal) fill() *batch {
+	before := j.filling
+	j.filling = newBatch()
+	j.filling.codec.data, j.filling.room = j.spare.records, j.spare.packed
+	j.spare = buffers{}
+	return before
+}
+
+// keep keeps the memory of a batch that was written. The caller holds the mutex.
+func (j *Journal) keep(b *batch) {
+	if cap(b.codec.data) <= keptBuffer && cap(b.room) <= keptBuffer {
+		j.spare = buffers{b.codec.data[:0], b.room[:0]}
+	}
+}
 
 // Open reads a journal and calls apply for each record in order, with the time at which it was
 // appended. Then it is ready for further records. It writes nothing before the first of them. The
@@ -188,14 +216,15 @@ func Open(config Config, apply func(time.Time, Record) error) (*Journal, error) 
 	}
 	j := &Journal{
 		config: config, log: config.Log, encoder: encoder,
-		wake: make(chan struct{}, 1), some: make(chan struct{}, 1), full: make(chan struct{}, 1), closing: make(chan struct{}), ended: make(chan struct{}),
-		filling: newBatch(),
+		wake: make(chan struct{}, 1), full: make(chan struct{}, 1), closing: make(chan struct{}), ended: make(chan struct{}), prepared: make(chan struct{}),
+		filling: newBatch(), idle: time.NewTimer(idleTime), armed: true,
 	}
 	if err := j.replay(apply); err != nil {
 		encoder.Close()
 		return nil, located(config.Files, err)
 	}
 	go j.write()
+	go j.prepare()
 	return j, nil
 }
 
@@ -332,7 +361,10 @@ func appendAll[R any](j *Journal, at time.Time, rows []R) uint64 {
 	b := j.filling
 	if len(b.codec.data) == 0 {
 		b.began = time.Now()
-		signal(j.some)
+		if !j.armed {
+			j.armed = true
+			j.idle.Reset(idleTime)
+		}
 	}
 	for _, r := range rows {
 		b.append(at, r)
@@ -488,6 +520,7 @@ func (j *Journal) Close() error {
 	}
 	close(j.closing)
 	<-j.ended
+	<-j.prepared
 	j.encoder.Close()
 	j.valueFile.end()
 	trouble := j.Trouble()
@@ -506,15 +539,14 @@ func (j *Journal) Close() error {
 // write is the writer's goroutine.
 func (j *Journal) write() {
 	defer close(j.ended)
-	idle := time.NewTimer(idleTime)
-	defer idle.Stop()
+	defer j.idle.Stop()
 	for ended := false; !ended; {
 		select {
 		case <-j.wake:
-		case <-j.some:
-			idle.Reset(idleTime)
-			continue
-		case <-idle.C:
+		case <-j.idle.C:
+			if !j.overdue() {
+				continue
+			}
 		case <-j.closing:
 			ended = true
 		}
@@ -523,19 +555,44 @@ func (j *Journal) write() {
 	}
 }
 
+// overdue reports whether records have waited for idleTime. If there are younger ones, it sets the
+// timer for the first of them.
+func (j *Journal) overdue() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.armed = false
+	if j.next != nil {
+		return true
+	}
+	if len(j.filling.codec.data) == 0 {
+		return false
+	}
+	left := idleTime - time.Since(j.filling.began)
+	if left <= 0 {
+		return true
+	}
+	j.armed = true
+	j.idle.Reset(left)
+	return false
+}
+
 // flush writes the records that have collected. If the disk refuses them, it tries again until it
 // takes them, or the journal is closed. It reports whether more may wait.
 func (j *Journal) flush(ended bool) (more bool) {
 	j.mu.Lock()
 	b := j.next
-	if more = b != nil; !more {
-		b, j.filling = j.filling, newBatch()
-	}
-	if len(b.codec.data) == 0 || j.lost {
+	more = b != nil
+	if j.lost || !more && len(j.filling.codec.data) == 0 {
 		j.mu.Unlock()
 		return false
 	}
+	if !more {
+		b = j.fill()
+	}
 	j.next, j.writing = nil, b
+	if j.filling.full() {
+		signal(j.full)
+	}
 	j.mu.Unlock()
 	for {
 		err := located(j.config.Files, j.put(b))
@@ -550,8 +607,9 @@ func (j *Journal) flush(ended bool) (more bool) {
 		}
 		if err == nil {
 			j.durable, j.durableBatch, j.writing = b.last, j.number-1, nil
-			b.end(nil)
+			j.keep(b)
 			j.checkDue()
+			b.end(nil)
 			j.mu.Unlock()
 			return more
 		}
@@ -606,7 +664,7 @@ func (j *Journal) put(b *batch) error {
 		return fmt.Errorf("journal: write %s: %w: free space on the disk, or mend it", j.name, err)
 	}
 	began := time.Now()
-	if err := j.sync(j.file); err != nil {
+	if err := j.file.Sync(); err != nil {
 		j.abandoned = true
 		return fmt.Errorf("journal: sync %s: %w: mend the disk, and start the scheduler again", j.name, err)
 	}
@@ -629,23 +687,23 @@ func (j *Journal) put(b *batch) error {
 	return nil
 }
 
-// sync makes a file durable. Meanwhile it prepares the next batch, if that is full.
-func (j *Journal) sync(file File) error {
-	synced := make(chan error, 1)
-	go func() { synced <- file.Sync() }()
+// prepare is a goroutine that prepares the next batch, if it is full, while the disk takes the one
+// before. So those that wait for the one before do not wait for that.
+func (j *Journal) prepare() {
+	defer close(j.prepared)
 	for {
 		select {
-		case err := <-synced:
-			return err
 		case <-j.full:
+		case <-j.ended:
+			return
 		}
 		j.mu.Lock()
-		b := j.filling
-		if j.next != nil || !b.full() || j.lost {
+		if j.writing == nil || j.next != nil || !j.filling.full() || j.lost {
 			j.mu.Unlock()
 			continue
 		}
-		j.next, j.filling = b, newBatch()
+		b := j.fill()
+		j.next = b
 		j.mu.Unlock()
 		b.prepare(j.encoder)
 	}
@@ -653,13 +711,12 @@ func (j *Journal) sync(file File) error {
 
 // prepare hashes the long values of a batch, and compresses its records.
 func (b *batch) prepare(encoder *zstd.Encoder) {
-	if b.packed != nil {
-		return
-	}
-	for i := range b.codec.large {
-		l := &b.codec.large[i]
-		l.hash = sha256.Sum256(l.value)
-		copy(b.codec.data[l.offset:], l.hash[:])
-	}
-	b.form, b.packed = pack(b.codec.data, encoder)
+	b.once.Do(func() {
+		for i := range b.codec.large {
+			l := &b.codec.large[i]
+			l.hash = sha256.Sum256(l.value)
+			copy(b.codec.data[l.offset:], l.hash[:])
+		}
+		b.form, b.packed, b.room = pack(b.codec.data, encoder, b.room)
+	})
 }

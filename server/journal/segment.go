@@ -217,14 +217,20 @@ func newEncoder() (*zstd.Encoder, error) {
 	return encoder, nil
 }
 
-// pack returns the form and the bytes of records in a body.
-func pack(records []byte, encoder *zstd.Encoder) (form byte, packed []byte) {
-	if len(records) > smallBody {
-		if packed := encoder.EncodeAll(records, make([]byte, 0, len(records)/2)); len(packed) < len(records) {
-			return formCompressed, packed
-		}
+// pack returns the form and the bytes of records in a body. It compresses to the room that it gets,
+// and returns that, or more room that it needed.
+func pack(records []byte, encoder *zstd.Encoder, room []byte) (form byte, packed, used []byte) {
+	if len(records) <= smallBody {
+		return 0, records, room
 	}
-	return 0, records
+	if cap(room) < len(records)/2 {
+		room = make([]byte, 0, len(records)/2)
+	}
+	room = encoder.EncodeAll(records, room[:0])
+	if len(room) < len(records) {
+		return formCompressed, room, room
+	}
+	return 0, records, room
 }
 
 // unpack returns the records of a body, after it has noted where values are.

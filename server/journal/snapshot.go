@@ -309,7 +309,7 @@ func (s *Snapshot) put(ctx context.Context, out *output, b *batch, encoder *zstd
 			}
 			s.made = append(s.made, s.values.number)
 		}
-		fresh, err := s.values.add(unknown, File.Sync)
+		fresh, err := s.values.add(unknown)
 		if err != nil {
 			return err
 		}

@@ -159,7 +159,7 @@ type valueFile struct {
 }
 
 // add makes values durable, with one sync. After an error the file may take no more values.
-func (f *valueFile) add(list []*large, sync func(File) error) (fresh []placed, err error) {
+func (f *valueFile) add(list []*large) (fresh []placed, err error) {
 	start := f.size
 	for _, l := range list {
 		if _, err = f.file.Write(l.value); err != nil {
@@ -170,7 +170,7 @@ func (f *valueFile) add(list []*large, sync func(File) error) (fresh []placed, e
 	}
 	written := err == nil
 	if written {
-		err = sync(f.file)
+		err = f.file.Sync()
 	}
 	if err == nil && start == 0 {
 		err = f.values.files.SyncNames()
@@ -263,7 +263,7 @@ func (j *Journal) putValues(b *batch) error {
 			return err
 		}
 	}
-	fresh, err := j.valueFile.add(unknown, j.sync)
+	fresh, err := j.valueFile.add(unknown)
 	if err != nil {
 		return err
 	}
