@@ -43,8 +43,9 @@ const (
 	saltAt        = len(magic) + 4
 	headBytes     = saltAt + 8 + 4
 	batchHead     = 20
-	// smallBody is the length up to which records are not compressed.
-	smallBody = 256
+	// smallBody is the length up to which records are not compressed: a disk writes whole blocks of
+	// this size, and compressing fewer bytes would take longer than writing them.
+	smallBody = 4096
 
 	// The bits of a form. Each mark has a body of one byte.
 	formCompressed = 1 << 0 // the records are compressed by zstd
