@@ -2,7 +2,6 @@ package sched
 
 import (
 	"cmp"
-	"math/bits"
 	"slices"
 )
 
@@ -52,8 +51,6 @@ func (q *heap[T]) pop() T {
 	*q = h
 	return first
 }
-
-func trailingZeros(w uint64) int { return bits.TrailingZeros64(w) }
 
 func sortedKeys[K cmp.Ordered, V any](from map[K]V) []K {
 	keys := make([]K, 0, len(from))

@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"math/bits"
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
@@ -428,7 +429,7 @@ func (s *taskSet) members(out []ids.TaskID) []ids.TaskID {
 		c := s.chunks[n]
 		for w, word := range c.bits {
 			for ; word != 0; word &= word - 1 {
-				out = append(out, ids.TaskID(n<<blockBits|uint64(w)<<6|uint64(trailingZeros(word))))
+				out = append(out, ids.TaskID(n<<blockBits|uint64(w)<<6|uint64(bits.TrailingZeros64(word))))
 			}
 		}
 	}
