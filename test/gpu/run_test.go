@@ -210,9 +210,9 @@ func TestGroupsOneAfterAnother(t *testing.T) {
 
 func TestAllGroupsOfABundle(t *testing.T) {
 	t.Parallel()
-	m := newMachine(t, 1, map[string]string{"worker_topology.test": "", "gpu-bench": `[[ $1 == hosts || $1 == memory || $1 == torch-arena || $1 == ops ]] || exit 77`})
+	m := newMachine(t, 1, map[string]string{"worker_topology.test": "", "gpu-bench": `[[ $1 == hosts || $1 == memory || $1 == ops ]] || exit 77`})
 	m.start()
-	m.ends(0, "placement ok, hosts ok, legs n/a, memory ok, torch-arena ok, nccl n/a, ops ok")
+	m.ends(0, "placement ok, hosts ok, legs n/a, memory ok, nccl n/a, ops ok")
 }
 
 func TestSetsOfGPUsRunAtTheSameTime(t *testing.T) {
