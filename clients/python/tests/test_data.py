@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import fcntl
 import gc
@@ -14,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import numpy as np
@@ -521,3 +522,28 @@ def test_a_handshake_that_lasts_delays_no_other_worker() -> None:
     connection.close()
     late.join(PATIENCE)
     assert found == [None] * 3 and shares.get(address, write=True) is None
+
+
+class Bunch(dict[str, Any]):
+    """A dict with a class of its own, as scikit-learn has."""
+
+
+class Pair(NamedTuple):
+    x: int
+    y: int
+
+
+@pytest.mark.parametrize("data", [[1, 2], (1, 2), {1, 2}, frozenset([1, 2]), Pair(1, 2)], ids=repr)
+def test_each_element_of_a_collection_gets_a_future(client: Client, data: Any) -> None:
+    futures = client.scatter(data)
+    assert type(futures) is type(data) and sorted(f.result(PATIENCE) for f in futures) == [1, 2]
+
+
+def test_each_element_of_an_iterator_gets_a_future(client: Client) -> None:
+    for data in (range(1, 3), iter([1, 2]), (n for n in (1, 2))):
+        assert [f.result(PATIENCE) for f in client.scatter(data)] == [1, 2]
+    named = client.scatter({("each", 1): 1, "element": [2]})
+    assert {f.key: f.result(PATIENCE) for f in named.values()} == {("each", 1): 1, "element": [2]}
+    for whole in (Bunch(a=1), collections.OrderedDict(a=1), collections.Counter("ab"), "ab", np.arange(2)):
+        back = client.scatter(whole).result(PATIENCE)
+        assert type(back) is type(whole) and len(back) == len(whole)

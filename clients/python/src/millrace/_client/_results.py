@@ -112,8 +112,10 @@ class Results(ClientPart):
         *,
         key: UserKey | None = None,
     ) -> Steps[Any]:
-        """Puts data on workers and returns futures for it: for a list a list, for a dict a dict
-        whose keys name the data, else a single future.
+        """Puts data on workers and returns futures for it: for a list, tuple, named tuple, set or
+        frozenset one of the same type; for an iterator or a range a list; for a dict a dict whose
+        keys name the data. For any other object, also of a class that is derived from these, it
+        returns a single future.
 
         Args:
             data: the data.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
 from millrace import _check, errors
@@ -50,16 +50,18 @@ class Scatter:
 
     def put(self, data: Any, key: UserKey | None) -> Steps[Any]:
         """Stores data. Returns a future for it: for a list a list, for a dict a dict."""
-        if key is not None and isinstance(data, (dict, list, tuple, set)):
+        if isinstance(data, (range, Iterator)):
+            data = list(cast("Iterable[Any]", data))
+        if key is not None and _is_collection(data):
             raise ValueError(
                 f"key: {_keys.short(key)} cannot name each element of a {type(data).__name__}: scatter a dict, whose keys do, or "
                 "one object"
             )
-        if isinstance(data, dict):
+        if type(data) is dict:
             mapping = cast("dict[Any, Any]", data)
             own = [_key_or_none(k) for k in mapping]
             return dict(zip(mapping, (yield from self._put(list(mapping.values()), own)), strict=True))
-        if isinstance(data, (list, tuple, set)):
+        if _is_collection(data):
             items = list(cast("Iterable[Any]", data))
             return rebuild(data, (yield from self._put(items, [None] * len(items))))
         wire = None if key is None else _keys.to_wire(key)
@@ -106,6 +108,12 @@ class Scatter:
         if self._broadcast:
             yield from replicate(self._session, self._maker, futures, None, self._workers)
         return futures
+
+
+def _is_collection(data: Any) -> bool:
+    """Returns whether each element of an object gets a future. Objects of other classes stay whole,
+    also if these are derived from collections: a copy with futures might have another type."""
+    return type(data) in (dict, list, tuple, set, frozenset) or (isinstance(data, tuple) and hasattr(data, "_fields"))
 
 
 def inside_of(future: Future[Any]) -> list[Future[Any]]:
