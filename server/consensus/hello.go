@@ -18,14 +18,14 @@ import (
 )
 
 // A connection between peers begins with a hello, by which each side shows that it knows the
-// secret and has the same list of peers:
+// secret and belongs to the same cluster:
 //
 //	the caller: 8 bytes "MILLPEER", 1 byte kind, 32 random bytes
 //	the other:  32 random bytes, HMAC-SHA-256 of "answer" and all of the bytes before
 //	the caller: HMAC-SHA-256 of "caller" and the same bytes
 //
-// The key is the secret, and the list of peers is behind the bytes. All that follows has no
-// encryption and no further checks.
+// The key is the secret. Behind the bytes is the name of the cluster, except in a question: one that
+// joins does not know it yet. All that follows has no encryption and no further checks.
 const (
 	helloMagic = magic
 	// helloTime is the time for a hello.
@@ -40,17 +40,18 @@ const (
 	connAsk  = 'a'
 )
 
-var errStranger = errors.New("the other side has another token, or another list of peers")
+var errStranger = errors.New("the other side has another token, or belongs to another cluster")
 
 // layer is the connections of a peer, and raft.StreamLayer.
 type layer struct {
 	net.Listener
-	own  string
-	key  []byte
-	list string
-	log  *slog.Logger
-	ask  func(net.Conn) // answers a question
-	call func(ctx context.Context, address string) (net.Conn, error)
+	own string
+	key []byte
+	log *slog.Logger
+	// cluster returns the name of the cluster; empty: this peer is in none yet.
+	cluster func() string
+	ask     func(net.Conn) // answers a question
+	call    func(ctx context.Context, address string) (net.Conn, error)
 
 	accepted chan net.Conn
 	closed   chan struct{}
@@ -58,8 +59,8 @@ type layer struct {
 	conns    sync.WaitGroup
 }
 
-func newLayer(config Config, ask func(net.Conn)) *layer {
-	l := &layer{Listener: config.Listener, own: config.Own, key: config.Secret, list: List(config.Addresses), log: config.Log, ask: ask, call: config.dial, accepted: make(chan net.Conn), closed: make(chan struct{})}
+func newLayer(config Config, cluster func() string, ask func(net.Conn)) *layer {
+	l := &layer{Listener: config.Listener, own: config.Own, key: config.Secret, cluster: cluster, log: config.Log, ask: ask, call: config.dial, accepted: make(chan net.Conn), closed: make(chan struct{})}
 	l.conns.Go(l.serve)
 	return l
 }
@@ -203,6 +204,7 @@ func (l *layer) dial(ctx context.Context, address string, kind byte) (net.Conn, 
 
 // greet is the hello of the caller.
 func (l *layer) greet(conn net.Conn, kind byte) error {
+	cluster := l.of(kind)
 	said := append([]byte(helloMagic), kind)
 	said = append(said, nonce()...)
 	if _, err := conn.Write(said); err != nil {
@@ -213,10 +215,10 @@ func (l *layer) greet(conn net.Conn, kind byte) error {
 		return fmt.Errorf("%w: %w", errStranger, err)
 	}
 	said = append(said, answer[:sha256.Size]...)
-	if !hmac.Equal(answer[sha256.Size:], l.sum("answer", said)) {
+	if !hmac.Equal(answer[sha256.Size:], l.sum("answer", said, cluster)) {
 		return errStranger
 	}
-	_, err := conn.Write(l.sum("caller", said))
+	_, err := conn.Write(l.sum("caller", said, cluster))
 	return err
 }
 
@@ -233,23 +235,35 @@ func (l *layer) welcome(conn net.Conn) (kind byte, err error) {
 		return 0, errors.New("it is no peer")
 	}
 	kind = said[len(helloMagic)]
+	cluster := l.of(kind)
+	if kind != connAsk && cluster == "" {
+		return 0, errors.New("this peer is in no cluster yet")
+	}
 	said = append(said, nonce()...)
-	if _, err := conn.Write(append(said[len(said)-sha256.Size:len(said):len(said)], l.sum("answer", said)...)); err != nil {
+	if _, err := conn.Write(append(said[len(said)-sha256.Size:len(said):len(said)], l.sum("answer", said, cluster)...)); err != nil {
 		return 0, err
 	}
 	shown := make([]byte, sha256.Size)
 	if _, err := io.ReadFull(conn, shown); err != nil {
 		return 0, fmt.Errorf("%w: %w", errStranger, err)
 	}
-	if !hmac.Equal(shown, l.sum("caller", said)) {
+	if !hmac.Equal(shown, l.sum("caller", said, cluster)) {
 		return 0, errStranger
 	}
 	return kind, conn.SetDeadline(time.Time{})
 }
 
-func (l *layer) sum(side string, said []byte) []byte {
+// of returns the name of the cluster that belongs to a kind of connection.
+func (l *layer) of(kind byte) string {
+	if kind == connAsk {
+		return ""
+	}
+	return l.cluster()
+}
+
+func (l *layer) sum(side string, said []byte, cluster string) []byte {
 	mac := hmac.New(sha256.New, l.key)
-	for _, part := range [][]byte{[]byte(side), said, []byte(l.list)} {
+	for _, part := range [][]byte{[]byte(side), said, []byte(cluster)} {
 		_, _ = mac.Write(part) // It never fails.
 	}
 	return mac.Sum(nil)

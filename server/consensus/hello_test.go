@@ -12,28 +12,28 @@ import (
 	"time"
 )
 
-// TestStrangersAreRefused: a connection needs the secret and the same list of peers, on both
-// sides.
+// TestStrangersAreRefused: a connection needs the secret and the same cluster, on both sides. One
+// with a question needs the secret only.
 func TestStrangersAreRefused(t *testing.T) {
-	open := func(secret string, addresses ...string) *layer {
+	open := func(secret, cluster string) *layer {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
 		}
 		l := newLayer(Config{
-			Listener: listener, Addresses: addresses, Secret: []byte(secret), Log: slog.New(slog.DiscardHandler),
+			Listener: listener, Secret: []byte(secret), Log: slog.New(slog.DiscardHandler),
 			dial: func(ctx context.Context, address string) (net.Conn, error) {
 				return new(net.Dialer).DialContext(ctx, "tcp", address)
 			},
-		}, func(conn net.Conn) { _, _ = conn.Write([]byte("answer")) })
+		}, func() string { return cluster }, func(conn net.Conn) { _, _ = conn.Write([]byte("answer")) })
 		t.Cleanup(func() { _ = l.Close() })
 		return l
 	}
-	ours := open("secret", "a:1", "b:1", "c:1")
+	ours := open("secret", "cluster")
 	at := ours.Listener.Addr().String()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	conn, err := open("secret", "c:1", "b:1", "a:1").dial(ctx, at, connAsk)
+	conn, err := open("secret", "").dial(ctx, at, connAsk)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,10 +41,18 @@ func TestStrangersAreRefused(t *testing.T) {
 		t.Errorf("%q, %v", text, err)
 	}
 	_ = conn.Close()
-	for what, other := range map[string]*layer{"another token": open("other", "a:1", "b:1", "c:1"), "another list": open("secret", "a:1", "b:1", "d:1")} { // order-free: all are tried
-		if _, err := other.dial(ctx, at, connAsk); !errors.Is(err, errStranger) {
-			t.Errorf("%s: %v", what, err)
-		}
+	if conn, err = open("secret", "cluster").dial(ctx, at, connRaft); err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.Close()
+	if _, err := open("other", "cluster").dial(ctx, at, connAsk); !errors.Is(err, errStranger) {
+		t.Errorf("another token: %v", err)
+	}
+	if _, err := open("secret", "other").dial(ctx, at, connRaft); !errors.Is(err, errStranger) {
+		t.Errorf("another cluster: %v", err)
+	}
+	if _, err := open("secret", "").dial(ctx, open("secret", "").Listener.Addr().String(), connRaft); !errors.Is(err, errStranger) {
+		t.Errorf("no cluster: %v", err)
 	}
 	// One that cannot check the answer, and says what it likes.
 	raw, err := net.Dial("tcp", at)
@@ -70,11 +78,11 @@ func TestSilentConnectionsHoldNobodyOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := newLayer(Config{
-		Listener: listener, Addresses: names, Secret: []byte("secret"), Log: slog.New(slog.DiscardHandler),
+		Listener: listener, Secret: []byte("secret"), Log: slog.New(slog.DiscardHandler),
 		dial: func(ctx context.Context, address string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", address)
 		},
-	}, func(conn net.Conn) { _, _ = conn.Write([]byte("answer")) })
+	}, func() string { return "cluster" }, func(conn net.Conn) { _, _ = conn.Write([]byte("answer")) })
 	defer func() { _ = l.Close() }()
 	for range 2 * mostStrangers {
 		silent, err := net.Dial("tcp", listener.Addr().String())

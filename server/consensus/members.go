@@ -2,10 +2,13 @@ package consensus
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -34,6 +37,8 @@ type question struct {
 	// state only. Address is its address.
 	Join    string `json:"join,omitempty"`
 	Address string `json:"address,omitempty"`
+	// Applied is the last entry that it has carried out.
+	Applied uint64 `json:"applied,omitempty"`
 }
 
 // answer says how a peer is.
@@ -45,6 +50,16 @@ type answer struct {
 	Process uint64 `json:"process"` // the random id of the process
 	Term    uint64 `json:"term"`
 	Applied uint64 `json:"applied"`
+	Last    uint64 `json:"last"` // entry of its log
+	// Silence is the time since a follower has heard of the leader.
+	Silence time.Duration `json:"silence"`
+	Client  string        `json:"client"` // its address for clients
+	Version string        `json:"version"`
+	// Peers is the list that it was started with. Cluster is the name of its cluster, and Members
+	// are the ids in the configuration that it knows; empty: it is in none yet.
+	Peers   string   `json:"peers"`
+	Cluster string   `json:"cluster,omitempty"`
+	Members []string `json:"members,omitempty"`
 }
 
 const (
@@ -65,12 +80,23 @@ func (r *Peer) answer(conn net.Conn) {
 
 func (r *Peer) consider(q question) answer {
 	r.mu.Lock()
-	started, phase := r.raft, r.phase
+	started := r.raft
+	a := answer{
+		Phase: r.phase, Process: r.state.process, Client: r.config.Advertise, Version: r.config.Version,
+		Peers: List(r.config.Addresses), Cluster: r.identity.Cluster,
+	}
 	r.mu.Unlock()
 	if started == nil {
-		return answer{Phase: phase, Process: r.state.process}
+		return a
 	}
-	a := answer{Phase: phaseMember, Process: r.state.process, Leads: started.State() == raft.Leader, Term: started.CurrentTerm(), Applied: started.AppliedIndex()}
+	a.Phase, a.Leads, a.Term = phaseMember, started.State() == raft.Leader, started.CurrentTerm()
+	a.Applied, a.Last = started.AppliedIndex(), started.LastIndex()
+	if !a.Leads {
+		a.Silence = time.Since(started.LastContact())
+	}
+	for _, s := range r.members() {
+		a.Members = append(a.Members, string(s.ID))
+	}
 	// The first term has no election. In a later one, votes were given, perhaps by a peer that has
 	// lost them since: it must not begin with the list and vote once more.
 	if _, led := r.state.led(); !led && started.LastIndex() <= 1 && a.Term <= 1 {
@@ -86,32 +112,62 @@ func (r *Peer) consider(q question) answer {
 	return a
 }
 
-// admit puts a peer that has lost all into the configuration, in the place of what it was.
+// members returns the configuration that this peer knows.
+func (r *Peer) members() []raft.Server {
+	if started := r.started(); started != nil {
+		if future := started.GetConfiguration(); future.Error() == nil {
+			return future.Configuration().Servers
+		}
+	}
+	return nil
+}
+
+// admit puts a peer that has nothing into the configuration, in the place of what was at its
+// address. It gets no vote before it has nearly all: until then, it could acknowledge nothing in
+// time, and the others would wait for it.
 func (r *Peer) admit(leads *raft.Raft, q question) error {
-	if !strings.HasPrefix(q.Join, q.Address+"#") {
-		return fmt.Errorf("%q is no id of %s", q.Join, q.Address)
-	}
-	future := leads.GetConfiguration()
-	if err := future.Error(); err != nil {
-		return err
-	}
-	known := false
-	for _, s := range future.Configuration().Servers {
+	for _, s := range r.members() {
 		switch {
-		case string(s.ID) == q.Join:
+		case string(s.ID) == q.Join && s.Suffrage == raft.Voter:
 			return nil
+		case string(s.ID) == q.Join:
+			if q.Applied+trailing < leads.AppliedIndex() {
+				return nil // It asks again.
+			}
+			r.log.Info("a peer has all, and votes from now on", "address", q.Address)
+			return leads.AddVoter(s.ID, s.Address, 0, joinTime).Error()
+		case !strings.HasPrefix(q.Join, q.Address+"#"):
 		case string(s.Address) == q.Address:
-			known = true
+			r.vacate(q.Address, true)
 			if err := leads.RemoveServer(s.ID, 0, joinTime).Error(); err != nil {
 				return err
 			}
 		}
 	}
-	if !known && !strings.Contains(","+List(r.config.Addresses)+",", ","+q.Address+",") {
-		return fmt.Errorf("%s is none of the peers", q.Address)
+	if !strings.HasPrefix(q.Join, q.Address+"#") {
+		return fmt.Errorf("its id is %s, and that was removed: move its directory away", q.Join)
 	}
-	r.log.Warn("a peer comes back without its directory", "address", q.Address)
-	return leads.AddVoter(raft.ServerID(q.Join), raft.ServerAddress(q.Address), 0, joinTime).Error()
+	if !r.isVacant(q.Address) {
+		return fmt.Errorf("%s is none of the peers: add it with \"millrace peers add %s\"", q.Address, q.Address)
+	}
+	r.log.Warn("a peer comes with an empty directory", "address", q.Address)
+	err := leads.AddNonvoter(raft.ServerID(q.Join), raft.ServerAddress(q.Address), 0, joinTime).Error()
+	if err == nil {
+		r.vacate(q.Address, false)
+	}
+	return err
+}
+
+func (r *Peer) vacate(address string, vacant bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.vacant[address] = vacant
+}
+
+func (r *Peer) isVacant(address string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.vacant[address]
 }
 
 // inquire asks all other peers. It returns the answers by address, and the errors.
@@ -121,7 +177,7 @@ func (r *Peer) inquire(ctx context.Context, q question) (map[string]answer, map[
 	answers, errs := map[string]answer{}, map[string]error{}
 	var mu sync.Mutex
 	var asking sync.WaitGroup
-	for _, address := range r.config.Addresses {
+	for address := range r.addresses() { // order-free: all are asked at once
 		if address == r.config.Own {
 			continue
 		}
@@ -137,6 +193,21 @@ func (r *Peer) inquire(ctx context.Context, q question) (map[string]answer, map[
 	}
 	asking.Wait()
 	return answers, errs
+}
+
+// addresses returns those of all peers. A peer that is in no cluster yet has those that it was
+// started with.
+func (r *Peer) addresses() map[string]bool {
+	all := map[string]bool{}
+	for _, s := range r.members() {
+		all[string(s.Address)] = true
+	}
+	if len(all) == 0 || !all[r.config.Own] {
+		for _, address := range r.config.Addresses {
+			all[address] = true
+		}
+	}
+	return all
 }
 
 // told waits until all peers that can be reached have applied an entry of the log.
@@ -176,20 +247,31 @@ func (r *Peer) inquireOf(ctx context.Context, address string, q question) (a ans
 // cluster.
 func (r *Peer) first(ctx context.Context) (found bool, err error) {
 	logged := time.Now()
+	list := List(r.config.Addresses)
 	for {
 		answers, errs := r.inquire(ctx, question{})
-		members := 0
-		for _, a := range answers { // order-free: a count
+		clusters := map[string]bool{}
+		for address, a := range answers { // order-free: sets
 			if a.Phase == phaseMember {
-				members++
+				clusters[a.Cluster] = true
+			} else if a.Peers != list {
+				errs[address] = fmt.Errorf("it has another list, --peers %s: give all the same", a.Peers)
 			}
 		}
-		if members > 0 {
+		switch {
+		case len(clusters) > 1:
+			return false, fmt.Errorf("peer: the addresses %s belong to different clusters: choose those of one", list)
+		case len(clusters) == 1:
+			var cluster string
+			for cluster = range clusters { // order-free: it is the only one
+			}
 			// An id of before is of no use either.
-			return false, r.keepIdentity(fmt.Sprintf("%s#%016x", r.config.Own, rand.Uint64()))
-		}
-		if members == 0 && len(errs) == 0 {
-			return true, r.keepIdentity(r.config.Own)
+			return false, r.keepIdentity(identity{ID: fmt.Sprintf("%s#%016x", r.config.Own, rand.Uint64()), Cluster: cluster})
+		case len(errs) == 0:
+			if n := len(r.config.Addresses); n != 3 && n != 5 {
+				return false, fmt.Errorf("peer: a cluster of %d schedulers cannot begin: give 3 addresses, of which one may fail, or 5, of which two may", n)
+			}
+			return true, r.keepIdentity(identity{ID: r.config.Own, Cluster: foundersOf(list)})
 		}
 		if time.Since(logged) > waitLog {
 			logged = time.Now()
@@ -201,14 +283,20 @@ func (r *Peer) first(ctx context.Context) (found bool, err error) {
 	}
 }
 
+// foundersOf returns the name of the cluster that begins with a list.
+func foundersOf(list string) string {
+	sum := sha256.Sum256([]byte(list))
+	return hex.EncodeToString(sum[:16])
+}
+
 // join waits until the leader has put this peer into the configuration.
 func (r *Peer) join(ctx context.Context) error {
 	logged := time.Now()
 	for !r.votes() {
-		answers, errs := r.inquire(ctx, question{Join: r.identity.ID, Address: r.config.Own})
+		answers, errs := r.inquire(ctx, question{Join: r.identity.ID, Address: r.config.Own, Applied: r.started().AppliedIndex()})
 		if time.Since(logged) > waitLog {
 			logged = time.Now()
-			r.log.Warn("a peer without a directory waits for the leader to take it", "answers", answers, "errors", errs)
+			r.log.Warn("this peer waits until the leader takes it", "answers", answers, "errors", errs)
 		}
 		if err := pause.For(ctx, retryTime); err != nil {
 			return err
@@ -217,23 +305,10 @@ func (r *Peer) join(ctx context.Context) error {
 	return nil
 }
 
-// votes reports whether this peer is in the configuration that it knows. One that has lost its
-// directory is not, until it has all that was committed before it was taken.
+// votes reports whether this peer has a vote in the configuration that it knows. One that has lost
+// its directory has none, until it has nearly all.
 func (r *Peer) votes() bool {
-	started := r.started()
-	if started == nil {
-		return false
-	}
-	future := started.GetConfiguration()
-	if future.Error() != nil {
-		return false
-	}
-	for _, s := range future.Configuration().Servers {
-		if string(s.ID) == r.identity.ID {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(r.members(), func(s raft.Server) bool { return string(s.ID) == r.identity.ID && s.Suffrage == raft.Voter })
 }
 
 // transport refuses messages of elections for a peer that may have no part in them.

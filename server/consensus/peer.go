@@ -29,6 +29,7 @@ import (
 	"github.com/hashicorp/raft-wal/metadb"
 
 	"github.com/millrace/millrace/server/journal"
+	"github.com/millrace/millrace/server/schedapi"
 )
 
 const (
@@ -59,8 +60,9 @@ const (
 type Config struct {
 	// Directory has all that the peer keeps.
 	Directory *journal.Directory
-	// Addresses are those of all peers, at which they reach each other, and Own is that of this
-	// one.
+	// Addresses are those at which peers reach each other, and Own is that of this one. At the
+	// first start of a cluster they are those of all peers. Later the log has these, and the
+	// addresses say only where a peer without a directory asks.
 	Addresses []string
 	Own       string
 	// Listener is where the others reach this one. Open and Close close it.
@@ -72,6 +74,8 @@ type Config struct {
 	Log    *slog.Logger
 	// Heartbeat is the silence of a leader after which another one is elected. 0: 500 ms.
 	Heartbeat time.Duration
+	// Version is that of the program.
+	Version string
 	// SnapshotBytes is the least size of the log from which a snapshot takes its place. 0: 64 MiB.
 	SnapshotBytes int64
 
@@ -84,8 +88,8 @@ type identity struct {
 	// ID is the name of the peer in Raft. A peer that lost its directory comes back with
 	// another one: nobody may count on what the old one had promised.
 	ID string `json:"id"`
-	// Peers is the sorted list of all addresses, with commas.
-	Peers string `json:"peers"`
+	// Cluster is a name that all peers have, and no other cluster.
+	Cluster string `json:"cluster"`
 }
 
 // Peer is one of the peers.
@@ -110,6 +114,10 @@ type Peer struct {
 	// term is the current one; nil: another peer leads. changed is closed when that changes.
 	term    *Term
 	changed chan struct{}
+	// seen are the peers as the leader saw them last; nil: another one leads. vacant are the
+	// addresses of peers whose old id was removed, so that they may come back under another one.
+	seen   []schedapi.Peer
+	vacant map[string]bool
 }
 
 // List returns the addresses of peers in the form in which they are compared.
@@ -131,7 +139,7 @@ func Open(config Config) (*Peer, error) {
 	if config.Log == nil {
 		config.Log = slog.New(slog.DiscardHandler)
 	}
-	r := &Peer{config: config, log: config.Log, changed: make(chan struct{}), phase: phaseEmpty}
+	r := &Peer{config: config, log: config.Log, changed: make(chan struct{}), phase: phaseEmpty, vacant: map[string]bool{}}
 	err := r.identify()
 	if err == nil {
 		r.state, err = newState(config.Directory.Path(), config.SnapshotBytes, config.Log)
@@ -145,7 +153,7 @@ func Open(config Config) (*Peer, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", address)
 		}
 	}
-	r.layer = newLayer(config, r.answer)
+	r.layer = newLayer(config, r.cluster, r.answer)
 	r.workers.Go(func() {
 		if err := r.begin(r.closing); err != nil && r.closing.Err() == nil {
 			r.state.mu.Lock()
@@ -156,16 +164,15 @@ func Open(config Config) (*Peer, error) {
 	return r, nil
 }
 
-// identify reads which peer the directory is of. The directory of another cluster, or of a
-// scheduler alone, is refused.
+// identify reads which peer the directory is of. That of a scheduler alone is refused.
 func (r *Peer) identify() error {
-	list, d := List(r.config.Addresses), r.config.Directory
+	d := r.config.Directory
 	text, err := d.Read(IdentityFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		if begun, err := journal.Identify(d); err != nil {
 			return err
 		} else if begun != nil {
-			return fmt.Errorf("peer: %s has the journal of a scheduler alone: choose another directory", d.Path())
+			return fmt.Errorf("peer: %s has the journal of a scheduler alone: \"millrace peers bootstrap\" makes it that of the first of several; or choose another directory", d.Path())
 		}
 		return nil
 	}
@@ -175,23 +182,30 @@ func (r *Peer) identify() error {
 	if err != nil {
 		return fmt.Errorf("peer: read %s: %w: move the directory away, and start again: the others hand over all", filepath.Join(d.Path(), IdentityFile), err)
 	}
-	if r.identity.Peers != list {
-		return fmt.Errorf("peer: %s belongs to the peers %s, and not to %s: choose another directory, or give the same list", d.Path(), r.identity.Peers, list)
-	}
 	return nil
 }
 
+// cluster returns the name of the cluster; empty: this peer is in none yet.
+func (r *Peer) cluster() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.identity.Cluster
+}
+
 // keepIdentity writes the identity file.
-func (r *Peer) keepIdentity(id string) error {
-	kept := identity{ID: id, Peers: List(r.config.Addresses)}
+func (r *Peer) keepIdentity(kept identity) error {
+	r.mu.Lock()
+	r.identity = kept
+	r.mu.Unlock()
+	return putIdentity(r.config.Directory, kept)
+}
+
+func putIdentity(d *journal.Directory, kept identity) error {
 	text, err := json.Marshal(kept)
 	if err != nil {
 		return err
 	}
-	r.mu.Lock()
-	r.identity = kept
-	r.mu.Unlock()
-	return journal.PutFile(r.config.Directory, IdentityFile, append(text, '\n'))
+	return journal.PutFile(d, IdentityFile, append(text, '\n'))
 }
 
 // setPhase says how this peer begins.
@@ -260,7 +274,10 @@ func (r *Peer) begin(ctx context.Context) error {
 	r.mu.Unlock()
 	r.workers.Go(r.watch)
 	r.workers.Go(r.snapshots)
-	return r.join(ctx)
+	if err := r.join(ctx); err != nil {
+		return err
+	}
+	return r.attend(ctx)
 }
 
 // watch follows whether this peer leads.

@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -29,7 +30,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const patience = 2 * time.Minute
 
-// cluster is three peers in this process. Their addresses are names: dial knows where they are.
+// cluster is three peers in this process, and places for more. Their addresses are names: dial knows
+// where they are.
 type cluster struct {
 	t      *testing.T
 	roots  []string
@@ -43,12 +45,27 @@ type cluster struct {
 	conns map[net.Conn][2]int
 }
 
-var names = []string{"a:1", "b:1", "c:1"}
+var (
+	names = []string{"a:1", "b:1", "c:1"}
+	later = []string{"d:1", "e:1"} // may join
+)
 
 func newCluster(t *testing.T, config Config) *cluster {
 	t.Helper()
-	c := &cluster{t: t, config: config, at: map[string]int{}, ports: make([]string, 3), apart: make([]bool, 3), peers: make([]*Peer, 3), conns: map[net.Conn][2]int{}}
-	for i, name := range names {
+	c := newPlaces(t, config)
+	for i := range names {
+		c.start(i)
+	}
+	return c
+}
+
+// newPlaces is newCluster without a peer that runs.
+func newPlaces(t *testing.T, config Config) *cluster {
+	t.Helper()
+	places := slices.Concat(names, later)
+	n := len(places)
+	c := &cluster{t: t, config: config, at: map[string]int{}, ports: make([]string, n), apart: make([]bool, n), peers: make([]*Peer, n), conns: map[net.Conn][2]int{}}
+	for i, name := range places {
 		c.at[name] = i
 		c.roots = append(c.roots, filepath.Join(t.TempDir(), "peer"))
 	}
@@ -57,11 +74,11 @@ func newCluster(t *testing.T, config Config) *cluster {
 			c.stop(i)
 		}
 	})
-	for i := range names {
-		c.start(i)
-	}
 	return c
 }
+
+// name returns the address of a place.
+func (c *cluster) name(i int) string { return slices.Concat(names, later)[i] }
 
 // start starts a peer.
 func (c *cluster) start(i int) {
@@ -75,9 +92,15 @@ func (c *cluster) start(i int) {
 		c.t.Fatal(err)
 	}
 	config := c.config
-	config.Directory, config.Addresses, config.Own, config.Listener = directory, names, names[i], listener
-	config.Advertise, config.Secret = "client-"+names[i], []byte("secret")
-	config.Log = slog.New(slog.NewTextHandler(c.t.Output(), nil)).With("peer", names[i])
+	config.Directory, config.Own, config.Listener = directory, c.name(i), listener
+	if config.Addresses == nil {
+		config.Addresses = names
+		if i >= len(names) {
+			config.Addresses = slices.Concat(names, []string{c.name(i)})
+		}
+	}
+	config.Advertise, config.Secret = "client-"+c.name(i), []byte("secret")
+	config.Log = slog.New(slog.NewTextHandler(c.t.Output(), nil)).With("peer", c.name(i))
 	config.dial = func(ctx context.Context, address string) (net.Conn, error) { return c.dial(ctx, i, address) }
 	c.mu.Lock()
 	c.ports[i] = listener.Addr().String()
@@ -230,7 +253,7 @@ func TestAcknowledgedSurvivesTheLeader(t *testing.T) {
 			t.Fatalf("round %d: %v, %v; want %v", round, got, err, want)
 		}
 		until(t, "all know the leader", func() bool {
-			for _, r := range c.peers {
+			for _, r := range c.peers[:len(names)] {
 				if r.Leader() != "client-"+names[i] {
 					return false
 				}
@@ -482,7 +505,7 @@ func TestStopReachesAll(t *testing.T) {
 	if err := term.Stop(ctx); err != nil {
 		t.Fatal(err)
 	}
-	for j, r := range c.peers {
+	for j, r := range c.peers[:len(names)] {
 		if j != late && !isClosed(r.Stopped()) {
 			t.Errorf("peer %d does not know of it", j)
 		}

@@ -65,11 +65,11 @@ type state struct {
 	broken         error
 	writer         uint64 // the current one; 0: none has ever begun
 	number         uint64 // of its last entry
-	leader         leader
+	leader         led
 }
 
-// leader is a peer that leads, with the address at which clients reach it.
-type leader struct{ id, address string }
+// led is a peer that leads, with the address at which clients reach it.
+type led struct{ id, address string }
 
 func newState(root string, snapshotBytes int64, log *slog.Logger) (*state, error) {
 	s := &state{
@@ -100,7 +100,7 @@ func (s *state) current() *journal.Directory {
 }
 
 // led returns the peer that began to lead last.
-func (s *state) led() (leader, bool) {
+func (s *state) led() (led, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.leader, s.writer != 0
@@ -140,7 +140,7 @@ func (s *state) Apply(log *raft.Log) any {
 	switch e.kind {
 	case kindBegin:
 		s.writer, s.number = e.writer, e.number
-		s.leader = leader{r.text(), r.text()}
+		s.leader = led{r.text(), r.text()}
 	case kindStop:
 		if e.writer != s.writer {
 			return errFenced
@@ -249,6 +249,16 @@ func (s *state) Snapshot() (raft.FSMSnapshot, error) {
 	if err != nil {
 		return nil, err
 	}
+	taken, err := s.take(s.files.Path(), names)
+	if err != nil {
+		return nil, err
+	}
+	s.grown, s.content = 0, taken.bytes()
+	return taken, nil
+}
+
+// take opens files of a directory as a snapshot. The caller holds the mutex.
+func (s *state) take(path string, names []string) (*snapshot, error) {
 	slices.Sort(names)
 	taken := new(snapshot)
 	head := binary.AppendUvarint(nil, snapshotFormat)
@@ -257,7 +267,7 @@ func (s *state) Snapshot() (raft.FSMSnapshot, error) {
 	head = appendText(appendText(head, s.leader.id), s.leader.address)
 	head = binary.AppendUvarint(head, uint64(len(names)))
 	for _, name := range names {
-		file, err := os.Open(filepath.Join(s.files.Path(), name))
+		file, err := os.Open(filepath.Join(path, name))
 		if err != nil {
 			taken.Release()
 			return nil, err
@@ -272,7 +282,6 @@ func (s *state) Snapshot() (raft.FSMSnapshot, error) {
 		head = binary.AppendUvarint(appendText(head, name), uint64(info.Size()))
 	}
 	taken.head = head
-	s.grown, s.content = 0, taken.bytes()
 	return taken, nil
 }
 
@@ -369,7 +378,7 @@ func (s *state) Restore(from io.ReadCloser) error {
 		return s.fail(fmt.Errorf("peer: put a snapshot into its place: %w", err))
 	}
 	s.files, s.writer, s.number = files, head.number(), head.number()
-	s.leader = leader{head.text(), head.text()}
+	s.leader = led{head.text(), head.text()}
 	s.grown, s.content = 0, content
 	return head.err
 }

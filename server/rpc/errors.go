@@ -101,6 +101,8 @@ func loopError(kind schedapi.ErrorKind) errorClass {
 		return errorClass{codes.Unavailable, "DRAINING"}
 	case schedapi.ErrWatchEnded:
 		return errorClass{codes.NotFound, "UNKNOWN_CLIENT"}
+	case schedapi.ErrPeersMissing:
+		return errorClass{codes.FailedPrecondition, "PEERS_MISSING"}
 	case schedapi.ErrJournal:
 		return errorClass{codes.Unavailable, "JOURNAL_FAILED"}
 	case schedapi.ErrSchedulerFull:

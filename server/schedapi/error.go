@@ -31,6 +31,9 @@ const (
 	// ErrSchedulerFull: at present there is no room for the submission.
 	ErrSchedulerFull
 
+	// ErrPeersMissing: without a scheduler, the others could not go on.
+	ErrPeersMissing
+
 	// ErrJournal: what the scheduler accepts cannot be written to its journal.
 	ErrJournal
 

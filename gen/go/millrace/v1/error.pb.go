@@ -95,6 +95,9 @@ const (
 	// scheduler has not begun the call, so any call may be made again, at the leader. Millrace's
 	// clients and workers follow the name only if it is one of the addresses that they were given.
 	ErrorReason_ERROR_REASON_NOT_LEADER ErrorReason = 79
+	// Of a call: too few of the schedulers with this journal would be left that answer, and nobody
+	// could lead. Start the others, or add one, first.
+	ErrorReason_ERROR_REASON_PEERS_MISSING ErrorReason = 80
 	// Of a call: the client was built for a newer API.
 	ErrorReason_ERROR_REASON_VERSION_TOO_NEW ErrorReason = 23
 	// Of a call: the token is missing or unknown.
@@ -243,6 +246,7 @@ var (
 		77: "ERROR_REASON_JOURNAL_FAILED",
 		78: "ERROR_REASON_SCHEDULER_STARTING",
 		79: "ERROR_REASON_NOT_LEADER",
+		80: "ERROR_REASON_PEERS_MISSING",
 		23: "ERROR_REASON_VERSION_TOO_NEW",
 		24: "ERROR_REASON_UNAUTHENTICATED",
 		25: "ERROR_REASON_PERMISSION_DENIED",
@@ -325,6 +329,7 @@ var (
 		"ERROR_REASON_JOURNAL_FAILED":          77,
 		"ERROR_REASON_SCHEDULER_STARTING":      78,
 		"ERROR_REASON_NOT_LEADER":              79,
+		"ERROR_REASON_PEERS_MISSING":           80,
 		"ERROR_REASON_VERSION_TOO_NEW":         23,
 		"ERROR_REASON_UNAUTHENTICATED":         24,
 		"ERROR_REASON_PERMISSION_DENIED":       25,
@@ -560,7 +565,7 @@ const file_millrace_v1_error_proto_rawDesc = "" +
 	" \x01(\rR\battempts\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\xb6\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\xd6\x14\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cERROR_REASON_GRAPH_HAS_CYCLE\x10\x01\x12\x1e\n" +
@@ -588,7 +593,8 @@ const file_millrace_v1_error_proto_rawDesc = "" +
 	"\x15ERROR_REASON_DRAINING\x10\x16\x12\x1f\n" +
 	"\x1bERROR_REASON_JOURNAL_FAILED\x10M\x12#\n" +
 	"\x1fERROR_REASON_SCHEDULER_STARTING\x10N\x12\x1b\n" +
-	"\x17ERROR_REASON_NOT_LEADER\x10O\x12 \n" +
+	"\x17ERROR_REASON_NOT_LEADER\x10O\x12\x1e\n" +
+	"\x1aERROR_REASON_PEERS_MISSING\x10P\x12 \n" +
 	"\x1cERROR_REASON_VERSION_TOO_NEW\x10\x17\x12 \n" +
 	"\x1cERROR_REASON_UNAUTHENTICATED\x10\x18\x12\"\n" +
 	"\x1eERROR_REASON_PERMISSION_DENIED\x10\x19\x12\x1b\n" +

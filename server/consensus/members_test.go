@@ -1,0 +1,286 @@
+package consensus
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/internal/leader"
+	"github.com/millrace/millrace/server/journal"
+	"github.com/millrace/millrace/server/schedapi"
+)
+
+// change calls do at the leader until it leads still.
+func (c *cluster) change(do func(*Peer) error) error {
+	c.t.Helper()
+	var err error
+	until(c.t, "a leader answers", func() bool {
+		for _, r := range c.peers {
+			if r == nil {
+				continue
+			}
+			err = do(r)
+			if _, refused := leader.Refused(err); !refused {
+				return true
+			}
+		}
+		return false
+	})
+	return err
+}
+
+// TestPeersAreAddedAndRemoved: a cluster moves to other machines, one after the other, and keeps
+// all that was acknowledged.
+func TestPeersAreAddedAndRemoved(t *testing.T) {
+	c := newCluster(t, Config{})
+	i, term := c.lead()
+	if err := write(term, "file", "first"); err != nil {
+		t.Fatal(err)
+	}
+	// Without an order, nobody is taken.
+	c.start(3)
+	if a := c.peers[i].consider(question{Join: "d:1#1", Address: "d:1"}); !strings.Contains(a.Error, "millrace peers add d:1") {
+		t.Errorf("a peer that nobody added is told %q", a.Error)
+	}
+	for range 2 { // The call is repeated.
+		if err := c.change(func(r *Peer) error { return r.AddPeer(t.Context(), "d:1") }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until(t, "the new peer votes", c.peers[3].votes)
+	want := map[string]string{"file": "first"}
+	c.have(want)
+	// The leader is removed: another one leads, and removes it.
+	for range 2 {
+		if err := c.change(func(r *Peer) error { return r.RemovePeer(t.Context(), names[i]) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-term.Lost()
+	term.Release()
+	removed := c.peers[i]
+	until(t, "the removed peer ends", func() bool { return isClosed(removed.Failed()) })
+	if text := removed.Cause().Error(); !strings.Contains(text, "was removed") {
+		t.Error(text)
+	}
+	c.stop(i)
+	// One that is dead is replaced.
+	dead := (i + 1) % 3
+	c.stop(dead)
+	if err := c.change(func(r *Peer) error { return r.RemovePeer(t.Context(), names[dead]) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.change(func(r *Peer) error { return r.AddPeer(t.Context(), "e:1") }); err != nil {
+		t.Fatal(err)
+	}
+	c.start(4)
+	until(t, "the second new peer votes", c.peers[4].votes)
+	_, next := c.lead()
+	if err := write(next, "file", " second"); err != nil {
+		t.Fatal(err)
+	}
+	c.have(map[string]string{"file": "first second"})
+	next.Release()
+	// Its list of the first start does not matter any more.
+	c.stop(4)
+	c.start(4)
+	c.have(map[string]string{"file": "first second"})
+}
+
+// TestTheLastMajorityStays: a peer is not removed if too few of the others answer.
+func TestTheLastMajorityStays(t *testing.T) {
+	c := newCluster(t, Config{})
+	i, term := c.lead()
+	defer term.Release()
+	dead, living := (i+1)%3, (i+2)%3
+	c.stop(dead)
+	var refused *schedapi.Error
+	if err := c.peers[i].RemovePeer(t.Context(), names[living]); !errors.As(err, &refused) || refused.Kind != schedapi.ErrPeersMissing {
+		t.Errorf("the last but one goes: %v", err)
+	}
+	if err := c.peers[i].RemovePeer(t.Context(), names[dead]); err != nil {
+		t.Error(err)
+	}
+	if err := write(term, "file", "text"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestPeersSeeEachOther: all peers tell who leads, who is away and who joins.
+func TestPeersSeeEachOther(t *testing.T) {
+	c := newCluster(t, Config{})
+	i, term := c.lead()
+	defer term.Release()
+	dead := (i + 1) % 3
+	c.stop(dead)
+	if err := c.peers[i].AddPeer(t.Context(), "d:1"); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]schedapi.PeerRole{names[i]: schedapi.PeerLeader, names[dead]: schedapi.PeerAway, names[(i+2)%3]: schedapi.PeerFollower, "d:1": schedapi.PeerAway}
+	roles := func(list []schedapi.Peer) map[string]schedapi.PeerRole {
+		found := map[string]schedapi.PeerRole{}
+		for _, p := range list {
+			found[p.Address] = p.Role
+			if (p.Role == schedapi.PeerAway) != (p.Trouble != "") || p.Votes != (p.Address != "d:1") {
+				t.Errorf("%+v", p)
+			}
+		}
+		return found
+	}
+	for _, j := range []int{i, (i + 2) % 3} {
+		until(t, "all are seen", func() bool { return len(c.peers[j].Peers(t.Context())) == 4 })
+		if got := roles(c.peers[j].Peers(t.Context())); !maps.Equal(got, want) {
+			t.Errorf("peer %d sees %v, want %v", j, got, want)
+		}
+	}
+	until(t, "the leader has looked", func() bool { return len(c.peers[i].Seen()) == 4 })
+	if c.peers[(i+2)%3].Seen() != nil {
+		t.Error("a follower has looked")
+	}
+	if own := c.peers[i].Own(); !own.Leads || !own.Votes || own.Voters != 3 || own.Term < 2 || own.Applied == 0 {
+		t.Errorf("the leader: %+v", own)
+	}
+	if own := c.peers[(i+2)%3].Own(); own.Leads || own.Leader != "client-"+names[i] || own.Last == 0 {
+		t.Errorf("a follower: %+v", own)
+	}
+}
+
+// TestFoundersNeedTheSameList: a cluster does not begin with two lists, or with four schedulers.
+func TestFoundersNeedTheSameList(t *testing.T) {
+	c := newPlaces(t, Config{})
+	c.start(0)
+	c.start(1)
+	c.config.Addresses = []string{"a:1", "b:1", "c:1", "d:1"}
+	c.start(2)
+	c.start(3)
+	until(t, "all have answered", func() bool {
+		answers, errs := c.peers[2].inquire(t.Context(), question{})
+		return len(answers) == 3 && len(errs) == 0
+	})
+	for i := range 4 {
+		if r := c.peers[i]; r.started() != nil || r.cluster() != "" {
+			t.Errorf("peer %d has begun", i)
+		}
+	}
+	for i := range 2 {
+		c.stop(i)
+		c.start(i)
+	}
+	until(t, "the four end", func() bool { return isClosed(c.peers[0].Failed()) || isClosed(c.peers[3].Failed()) })
+	for _, i := range []int{0, 3} {
+		if err := c.peers[i].Cause(); err != nil && !strings.Contains(err.Error(), "give 3 addresses") {
+			t.Error(err)
+		}
+	}
+}
+
+// alone makes the journal of a scheduler alone: some files, and a token.
+func alone(t *testing.T, root string) map[string]string {
+	t.Helper()
+	d, err := journal.OpenDirectory(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j, err := journal.Open(journal.Config{Files: d}, func(time.Time, journal.Record) error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = j.Wait(t.Context(), j.Append(time.Unix(0, 0), &journal.Begun{Cluster: "c1", Life: 7, Starts: 1}))
+	if err := errors.Join(err, j.Close()); err != nil {
+		t.Fatal(err)
+	}
+	want, err := contents(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := write(d, "token", "t0ken"); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return want
+}
+
+// TestOneBecomesThree: the journal of a scheduler alone is that of three then. A crash at any point
+// costs nothing: the same command goes on.
+func TestOneBecomesThree(t *testing.T) {
+	c := newPlaces(t, Config{})
+	want := alone(t, c.roots[0])
+	take := func() error {
+		d, err := journal.OpenDirectory(c.roots[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = d.Close() }()
+		return Bootstrap(d, names, names[0], []string{"token"}, slog.New(slog.DiscardHandler))
+	}
+	// An attempt was interrupted, before and after its log had its name.
+	for _, left := range []string{raftName + ".part", raftName} {
+		if err := os.MkdirAll(filepath.Join(c.roots[0], left, "snapshots"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := take(); err != nil {
+		t.Fatal(err)
+	}
+	if err := take(); err == nil || !strings.Contains(err.Error(), "already") {
+		t.Errorf("a second time: %v", err)
+	}
+	c.start(0)
+	i, term := c.lead()
+	if i != 0 {
+		t.Fatal("another one leads")
+	}
+	if got, err := contents(term); err != nil || !maps.Equal(got, want) {
+		t.Fatalf("the first of three has %v, %v; want %v", got, err, want)
+	}
+	if err := write(term, "file", "before the others"); err != nil {
+		t.Fatal(err)
+	}
+	want["file"] = "before the others"
+	c.start(1)
+	c.start(2)
+	until(t, "all vote", func() bool { return c.peers[1].votes() && c.peers[2].votes() })
+	c.have(want)
+	c.stop(0)
+	term.Release()
+	_, next := c.lead()
+	defer next.Release()
+	if got, err := contents(next); err != nil || !maps.Equal(got, want) {
+		t.Fatalf("the next leader has %v, %v", got, err)
+	}
+	if err := Bootstrap(c.peers[1].config.Directory, names, names[1], nil, slog.Default()); err == nil {
+		t.Error("a peer is made the first of several")
+	}
+	empty, err := journal.OpenDirectory(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = empty.Close() }()
+	if err := Bootstrap(empty, names, names[1], nil, slog.Default()); err == nil || !strings.Contains(err.Error(), "has no journal") {
+		t.Errorf("an empty directory: %v", err)
+	}
+}
+
+var _ schedapi.Peers = (*Peer)(nil)
+
+// TestAPeerThatWasAddedMayComeLate: a place without a process stops nobody.
+func TestAPeerThatWasAddedMayComeLate(t *testing.T) {
+	c := newCluster(t, Config{})
+	i, term := c.lead()
+	if err := c.peers[i].AddPeer(context.Background(), "d:1"); err != nil {
+		t.Fatal(err)
+	}
+	c.stop((i + 1) % 3)
+	if err := write(term, "file", "text"); err != nil {
+		t.Fatal(err)
+	}
+	term.Release()
+}

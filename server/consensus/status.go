@@ -1,0 +1,194 @@
+package consensus
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/millrace/millrace/internal/leader"
+	"github.com/millrace/millrace/internal/pause"
+	"github.com/millrace/millrace/server/schedapi"
+)
+
+const (
+	// attendTime is the pace at which the leader looks at the others, and a peer without a leader
+	// asks whether it was removed. silentTime is the silence after which it asks.
+	attendTime = 2 * time.Second
+	silentTime = 5 * time.Second
+)
+
+// Peers is part of schedapi.Peers.
+func (r *Peer) Peers(ctx context.Context) []schedapi.Peer {
+	answers, errs := r.inquire(ctx, question{})
+	answers[r.config.Own] = r.consider(question{})
+	last := uint64(0)
+	for _, a := range answers { // order-free: a maximum
+		last = max(last, a.Last)
+	}
+	votes := map[string]bool{}
+	for _, s := range r.members() {
+		votes[string(s.Address)] = s.Suffrage == raft.Voter
+	}
+	var list []schedapi.Peer
+	for address := range r.addresses() { // order-free: the list is sorted
+		p := schedapi.Peer{Address: address, Votes: votes[address], Role: schedapi.PeerAway}
+		if a, ok := answers[address]; ok {
+			p.Client, p.Version, p.Term, p.Index, p.Silence = a.Client, a.Version, a.Term, a.Applied, a.Silence
+			p.Behind = last - min(last, a.Applied)
+			switch {
+			case a.Leads:
+				p.Role = schedapi.PeerLeader
+			case p.Votes && a.Phase != phaseEmpty:
+				p.Role = schedapi.PeerFollower
+			default:
+				p.Role = schedapi.PeerJoining
+			}
+		} else {
+			p.Trouble = "it does not answer"
+			if err := errs[address]; err != nil {
+				p.Trouble = err.Error()
+			}
+		}
+		list = append(list, p)
+	}
+	slices.SortFunc(list, func(a, b schedapi.Peer) int { return cmp.Compare(a.Address, b.Address) })
+	return list
+}
+
+// Seen is part of schedapi.Peers.
+func (r *Peer) Seen() []schedapi.Peer {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.seen
+}
+
+// Own is part of schedapi.Peers.
+func (r *Peer) Own() schedapi.OwnPeer {
+	own := schedapi.OwnPeer{Leader: r.Leader()}
+	started := r.started()
+	if started == nil {
+		return own
+	}
+	own.Leads, own.Votes = started.State() == raft.Leader, r.votes()
+	for _, s := range r.members() {
+		if s.Suffrage == raft.Voter {
+			own.Voters++
+		}
+	}
+	own.Term, own.Last, own.Committed, own.Applied = started.CurrentTerm(), started.LastIndex(), started.CommitIndex(), started.AppliedIndex()
+	if !own.Leads {
+		own.Silence = time.Since(started.LastContact())
+	}
+	return own
+}
+
+// leads returns Raft if this peer leads, else an error that names the leader.
+func (r *Peer) leading() (*raft.Raft, error) {
+	if started := r.started(); started != nil && started.State() == raft.Leader {
+		return started, nil
+	}
+	return nil, leader.Refusal(r.Leader())
+}
+
+// AddPeer is part of schedapi.Peers. The peer has a place without a vote, which it takes when it
+// comes.
+func (r *Peer) AddPeer(_ context.Context, address string) error {
+	leads, err := r.leading()
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(r.members(), func(s raft.Server) bool { return string(s.Address) == address }) {
+		return nil // The call is repeated.
+	}
+	return r.settled(leads.AddNonvoter(raft.ServerID(address), raft.ServerAddress(address), 0, joinTime))
+}
+
+// RemovePeer is part of schedapi.Peers.
+func (r *Peer) RemovePeer(ctx context.Context, address string) error {
+	leads, err := r.leading()
+	if err != nil {
+		return err
+	}
+	answers, _ := r.inquire(ctx, question{}) // One without an answer does not count.
+	answers[r.config.Own] = r.consider(question{})
+	var found *raft.Server
+	left, living := 0, 0
+	for _, s := range r.members() {
+		switch {
+		case string(s.Address) == address:
+			found = &s
+		case s.Suffrage == raft.Voter:
+			left++
+			if answers[string(s.Address)].Phase == phaseMember {
+				living++
+			}
+		}
+	}
+	switch {
+	case found == nil:
+		return nil // The call is repeated, or there is nothing to do.
+	case found.Suffrage == raft.Voter && living <= left/2:
+		return &schedapi.Error{Kind: schedapi.ErrPeersMissing, Object: address, Message: fmt.Sprintf(
+			"%s stays: without it, %d of %d schedulers would answer, and nobody could lead: start the others, or add one, first", address, living, left)}
+	case address == r.config.Own:
+		r.HandOver() // The next leader removes it.
+		return leader.Refusal(r.Leader())
+	}
+	r.vacate(address, false)
+	return r.settled(leads.RemoveServer(found.ID, 0, joinTime))
+}
+
+// settled waits for a change of the configuration.
+func (r *Peer) settled(change raft.IndexFuture) error {
+	err := change.Error()
+	if errors.Is(err, raft.ErrNotLeader) || errors.Is(err, raft.ErrLeadershipLost) || errors.Is(err, raft.ErrLeadershipTransferInProgress) {
+		return leader.Refusal(r.Leader())
+	}
+	if err != nil {
+		return fmt.Errorf("peer: change the list of peers: %w", err)
+	}
+	return nil
+}
+
+// attend looks at the others while this peer leads, and ends with an error if this one was removed.
+func (r *Peer) attend(ctx context.Context) error {
+	removed := 0
+	for {
+		if err := pause.For(ctx, attendTime); err != nil {
+			return err
+		}
+		started := r.started()
+		var seen []schedapi.Peer
+		leads := started.State() == raft.Leader
+		if leads {
+			seen = r.Peers(ctx)
+		}
+		r.mu.Lock()
+		r.seen = seen
+		r.mu.Unlock()
+		if leads || time.Since(started.LastContact()) < silentTime || !r.isRemoved(ctx) {
+			removed = 0
+			continue
+		}
+		// A configuration that was just changed may be seen by one look.
+		if removed++; removed > 1 {
+			return errors.New("peer: this scheduler was removed from the peers: stop it; to add it again, move its directory away, and call \"millrace peers add\"")
+		}
+	}
+}
+
+// isRemoved reports whether a leader says that this peer is none of the peers.
+func (r *Peer) isRemoved(ctx context.Context) bool {
+	answers, _ := r.inquire(ctx, question{}) // Silence says nothing.
+	for _, a := range answers {              // order-free: any leader
+		if a.Leads && len(a.Members) > 0 && !slices.Contains(a.Members, r.identity.ID) {
+			return true
+		}
+	}
+	return false
+}
