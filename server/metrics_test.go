@@ -11,12 +11,16 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/server"
 	"github.com/millrace/millrace/server/alarms"
 	"github.com/millrace/millrace/server/journal"
 	"github.com/millrace/millrace/server/otlp"
+	"github.com/millrace/millrace/server/schedapi"
+	"github.com/millrace/millrace/server/web"
 )
 
 // scrape reads the metrics.
@@ -66,6 +70,15 @@ func TestMetricsAreDocumented(t *testing.T) {
 		body = scrape(ctx, t, c)
 	}
 	live := names(body, `(?m)^# TYPE (millrace_\w+)`)
+	several := prometheus.NewRegistry()
+	several.MustRegister(web.PeerMetrics(twoPeers{}))
+	figures, err := several.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range figures {
+		live[f.GetName()] = true
+	}
 	// Without an ended attempt these have no series.
 	for _, name := range []string{"attempts_total", "run_seconds", "queue_seconds", "transfer_seconds"} {
 		live["millrace_task_"+name] = true
@@ -103,6 +116,13 @@ func TestMetricsAreDocumented(t *testing.T) {
 		t.Errorf("%d series of gRPC", n)
 	}
 }
+
+// twoPeers are two schedulers, of which the other one leads.
+type twoPeers struct{ schedapi.Peers }
+
+func (twoPeers) Own() schedapi.OwnPeer { return schedapi.OwnPeer{Leads: true} }
+
+func (twoPeers) Seen() []schedapi.Peer { return []schedapi.Peer{{Address: "a:1"}} }
 
 func names(text, pattern string) map[string]bool {
 	found := map[string]bool{}

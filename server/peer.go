@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/access"
@@ -20,6 +23,7 @@ import (
 	"github.com/millrace/millrace/server/members"
 	"github.com/millrace/millrace/server/rpc"
 	"github.com/millrace/millrace/server/schedapi"
+	"github.com/millrace/millrace/server/web"
 )
 
 // Peer is one of several schedulers with one journal. While another one leads, it refuses all
@@ -162,6 +166,7 @@ func (s *Peer) lead(ctx context.Context, term *consensus.Term) (again bool, err 
 	if s.web != nil {
 		config.httpListener = s.web.open()
 	}
+	config.peers = s.peer
 	config.leading = &leading{restored: func() { unread() }, release: term.Release}
 	server, err := New(config)
 	if err == nil {
@@ -200,12 +205,15 @@ func (s *Peer) newStandby() (*standby, error) {
 	unused := loop.New(loop.Config{Cluster: schedapi.Cluster{StartedAt: time.Now()}, Log: s.config.Log})
 	calls, err := rpc.New(rpc.Config{
 		Tokens: tokens, Credentials: s.config.Credentials, Log: s.config.Log, Version: version.String(),
-		NotReady: func() error { return leader.Refusal(s.peer.Leader()) },
+		NotReady: func() error { return leader.Refusal(s.peer.Leader()) }, Peers: s.peer,
 	}, unused)
 	if err != nil {
 		return nil, err
 	}
+	metrics := prometheus.NewRegistry()
+	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), web.PeerMetrics(s.peer))
 	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		text := "this scheduler does not lead, and there is no leader now: try again"

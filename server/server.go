@@ -107,9 +107,10 @@ type Config struct {
 	Log    *slog.Logger
 
 	// httpListener is used instead of HTTPAddress. leading: this is one of several schedulers, and
-	// leads; nil: it is alone.
+	// leads; nil: it is alone. peers are all of them; nil: it is alone.
 	httpListener net.Listener
 	leading      *leading
+	peers        schedapi.Peers
 }
 
 // Server is one scheduler process.
@@ -168,6 +169,9 @@ func New(config Config) (*Server, error) {
 		ReconnectGrace: config.ReconnectGrace, RestartGrace: config.RestartGrace, Templates: config.Templates, NativeOps: config.NativeOps, Log: config.Log,
 	})
 	s.watch = newWatch(s.loop, config.Machine.MemoryBytes, config.Log)
+	if s.watch.peers = config.peers; config.peers != nil {
+		metrics.MustRegister(web.PeerMetrics(config.peers))
+	}
 	web.Register(metrics, s.loop, s.watch.Alarms, version.String())
 	var tokens access.Tokens
 	for token, role := range config.Tokens { // order-free: each token is compared with all
@@ -176,7 +180,7 @@ func New(config Config) (*Server, error) {
 	var err error
 	calls := rpc.Config{
 		Tokens: tokens, Credentials: config.Credentials, Log: config.Log, Metrics: metrics, Version: version.String(),
-		SubmissionBytes: config.SubmissionBytes, OwnLog: lines.Last, Alarms: s.watch.Alarms,
+		SubmissionBytes: config.SubmissionBytes, OwnLog: lines.Last, Alarms: s.watch.Alarms, Peers: config.peers,
 		Report: func(ctx context.Context, r *pb.GetReportRequest) ([]byte, error) { return s.site.Report(ctx, r) },
 	}
 	if config.Traces != nil {

@@ -33,6 +33,8 @@ type watch struct {
 	machine *alarms.Machine
 	current atomic.Pointer[alarmList]
 
+	// peers are several schedulers with one journal; nil: this one is alone.
+	peers      schedapi.Peers
 	routes     []alarms.Route // memory for the next look
 	comparison atomic.Pointer[alarms.Comparison]
 }
@@ -133,6 +135,11 @@ func (w *watch) observe(ctx context.Context) (*alarms.Observed, bool) {
 	}
 	if j := w.scheduler.Journal(); j != nil {
 		seen.Journal = &alarms.Journal{Lag: j.Lag, Trouble: j.Trouble, Lost: j.Lost}
+	}
+	if w.peers != nil {
+		for _, p := range w.peers.Seen() {
+			seen.Peers = append(seen.Peers, alarms.Peer{Address: p.Address, Votes: p.Votes, Away: p.Role == schedapi.PeerAway, Trouble: p.Trouble, Behind: p.Behind})
+		}
 	}
 	workers, _ := w.scheduler.LastSnapshot().Workers(allStates(), 0, observedWorkers)
 	newest := make(map[string]*schedapi.Worker, len(workers))

@@ -12,7 +12,7 @@ import (
 // be: what tasks and clients may never do to others, and all that readers may do.
 func TestTasksAndReadersReachNothingOfOthers(t *testing.T) {
 	operators := []string{
-		"Connect", "DrainWorkers", "FollowPlugins", "Rebalance", "ReportWorkerDeath", "RestartExecutors", "RestartWorkers", "RetireWorkers",
+		"AddPeer", "Connect", "DrainWorkers", "FollowPlugins", "Rebalance", "RemovePeer", "ReportWorkerDeath", "RestartExecutors", "RestartWorkers", "RetireWorkers",
 		"Session", "Shutdown",
 	}
 	refused := map[access.Role][]string{
@@ -22,7 +22,7 @@ func TestTasksAndReadersReachNothingOfOthers(t *testing.T) {
 	reads := []string{
 		"Check", "DescribeMemory", "ExplainTask", "FollowLogs", "GetClusterInfo", "GetDataset", "GetEvent", "GetGraph", "GetMetadata", "GetProfile",
 		"GetQueue", "GetReport", "GetResult", "GetSchedulerLog", "GetSemaphore", "GetTask", "GetTaskLogs", "GetTopic", "GetVariable", "GetWorker",
-		"GetWorkerLog", "List", "ListAlarms", "ListClients", "ListDatasets", "ListEvents", "ListGraphs", "ListPlugins", "ListTaskRuns", "ListTasks",
+		"GetWorkerLog", "List", "ListAlarms", "ListClients", "ListDatasets", "ListEvents", "ListGraphs", "ListPeers", "ListPlugins", "ListTaskRuns", "ListTasks",
 		"ListTopics", "ListWorkers", "LocateObjects", "ReadObjects", "ServerReflectionInfo", "Watch",
 	}
 	named := func(want bool, role access.Role) (names []string) {

@@ -28,6 +28,7 @@ import (
 //	route READER SOURCE rate= [bytes= fetches= relation= path= order= why=]
 //	op NAME [ok= failed= why=] | unserved OP tasks= key= why=
 //	journal [lag= trouble= lost] | scheduler [delay= held= limit=]
+//	peer ADDRESS [away behind= trouble= joining]
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
 		t.Helper()
@@ -186,6 +187,10 @@ func (s *script) add(seen *alarms.Observed, l line) {
 		seen.Unserved = append(seen.Unserved, alarms.Unserved{Op: l.words[1], Key: l.values["key"], Tasks: int(number("tasks")), Why: l.values["why"]})
 	case "journal":
 		seen.Journal = &alarms.Journal{Lag: l.span("lag"), Trouble: l.values["trouble"], Lost: l.has("lost")}
+	case "peer":
+		seen.Peers = append(seen.Peers, alarms.Peer{
+			Address: l.words[1], Votes: !l.has("joining"), Away: l.has("away"), Trouble: l.values["trouble"], Behind: number("behind"),
+		})
 	case "scheduler":
 		seen.Scheduler = alarms.Scheduler{Delay: l.span("delay"), HeldBytes: number("held"), LimitBytes: number("limit")}
 	}

@@ -32,17 +32,18 @@ const (
 	MemoryFull    Kind = 10
 	SchedulerSlow Kind = 11
 	SlowReader    Kind = 12
+	PeerAway      Kind = 13
 )
 
 // Kinds lists all kinds.
 func Kinds() []Kind {
-	return []Kind{Spilling, SlowRoute, GPUThrottled, GPUError, NoWorker, JournalLags, TasksFail, WorkerDies, DiskFull, MemoryFull, SchedulerSlow, SlowReader}
+	return []Kind{Spilling, SlowRoute, GPUThrottled, GPUError, NoWorker, JournalLags, TasksFail, WorkerDies, DiskFull, MemoryFull, SchedulerSlow, SlowReader, PeerAway}
 }
 
 // String returns the name in ids, metrics and the names of runbooks.
 func (k Kind) String() string {
 	names := [...]string{"unknown", "spilling", "slow_route", "gpu_throttled", "gpu_error", "no_worker", "journal_lags", "tasks_fail", "worker_dies",
-		"disk_full", "memory_full", "scheduler_slow", "slow_reader"}
+		"disk_full", "memory_full", "scheduler_slow", "slow_reader", "peer_away"}
 	if int(k) < len(names) {
 		return names[k]
 	}

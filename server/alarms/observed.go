@@ -14,6 +14,18 @@ type Observed struct {
 	// Journal is nil if there is none.
 	Journal   *Journal
 	Scheduler Scheduler
+	// Peers are all schedulers with one journal, this one among them. Empty: it is alone.
+	Peers []Peer
+}
+
+// Peer is one of several schedulers with one journal.
+type Peer struct {
+	Address string
+	// Votes: it counts for a majority. Away: it does not answer, and Trouble says why. Behind is
+	// the number of entries of the log that it lacks.
+	Votes, Away bool
+	Trouble     string
+	Behind      uint64
 }
 
 // Worker is the newest incarnation of a name, which may be dead. Counters grow from 0 with each

@@ -56,6 +56,10 @@ type Policy struct {
 	DiskBad, DiskGood     float64
 	MemoryBad, MemoryGood float64
 
+	// PeerBad is the number of entries that another scheduler lacks. Each is a write that was
+	// acknowledged; the leader keeps some hundreds for one that was away for a moment.
+	PeerBad, PeerGood uint64
+
 	// SchedulerBad is the time that a call waits for its turn. A step takes microseconds; a client
 	// notices a quarter of a second.
 	SchedulerBad, SchedulerGood time.Duration
@@ -111,6 +115,8 @@ func (p Policy) withDefaults() Policy {
 	share(&p.DiskGood, 0.8)
 	share(&p.MemoryBad, 0.9)
 	share(&p.MemoryGood, 0.75)
+	count(&p.PeerBad, 500)
+	count(&p.PeerGood, 100)
 	span(&p.SchedulerBad, 250*time.Millisecond)
 	span(&p.SchedulerGood, 100*time.Millisecond)
 	return p
@@ -123,6 +129,8 @@ func (p *Policy) raiseAfter(k Kind) time.Duration {
 		return 0 // Their rules count over a time already.
 	case DiskFull, JournalLags, SchedulerSlow:
 		return 5 * time.Second // longer than a burst
+	case PeerAway:
+		return 15 * time.Second // A restart takes less.
 	case SlowRoute:
 		return 10 * time.Second // The rates are smoothed, and the slow fetches have taken RouteTime.
 	case NoWorker, MemoryFull, SlowReader:
@@ -138,8 +146,8 @@ func (p *Policy) raiseAfter(k Kind) time.Duration {
 // endAfter is the time for which a subject must be good before its alarm ends.
 func (p *Policy) endAfter(k Kind) time.Duration {
 	switch k {
-	case NoWorker:
-		return 5 * time.Second // Somebody has just started a worker and looks.
+	case NoWorker, PeerAway:
+		return 5 * time.Second // Somebody has just started one and looks.
 	case GPUError, WorkerDies:
 		return 0 // Their rules keep them for long enough.
 	case JournalLags, SchedulerSlow, DiskFull, MemoryFull, TasksFail:

@@ -31,6 +31,7 @@ func (m *Machine) judge(seen *Observed) judgements {
 	m.judgeUnserved(j, seen.Unserved)
 	m.judgeJournal(j, seen.Journal)
 	m.judgeScheduler(j, &seen.Scheduler)
+	m.judgePeers(j, seen.Peers)
 	return j
 }
 
@@ -240,6 +241,40 @@ func (m *Machine) judgeJournal(j judgements, k *Journal) {
 	case k.Lag > m.policy.JournalLagGood:
 		j.add(JournalLags, subject, judgement{bad: k.Lag >= m.policy.JournalLagBad, severity: Warning, remedy: remedy,
 			text: fmt.Sprintf("records of the journal wait %s for the disk; each submission waits for as long", k.Lag.Round(time.Millisecond))})
+	}
+}
+
+// judgePeers finds schedulers that do not answer, or lag. It is critical if the loss of one more
+// would leave no majority.
+func (m *Machine) judgePeers(j judgements, list []Peer) {
+	voters, living := 0, 0
+	for i := range list {
+		if list[i].Votes {
+			voters++
+			if !list[i].Away {
+				living++
+			}
+		}
+	}
+	severity, what := Warning, "the others go on if one more fails"
+	if living-1 <= voters/2 {
+		severity, what = Critical, "if one more fails, nobody can lead, and all calls wait"
+	}
+	for i := range list {
+		switch p := &list[i]; {
+		case p.Away && p.Votes:
+			j.add(PeerAway, p.Address, judgement{
+				bad: true, severity: severity,
+				text:   fmt.Sprintf("the scheduler %s does not answer the others (%s); %s", p.Address, cmp.Or(p.Trouble, "it says nothing"), what),
+				remedy: "start it again; if its machine is lost, replace it: millrace peers remove " + p.Address,
+			})
+		case p.Behind > m.policy.PeerGood:
+			j.add(PeerAway, p.Address, judgement{
+				bad: p.Behind >= m.policy.PeerBad, severity: Warning,
+				text:   fmt.Sprintf("the scheduler %s lacks %d entries of what the leader has accepted; it could not take over at once", p.Address, p.Behind),
+				remedy: "look at its disk and its network: millrace peers list, and millrace_raft_peer_behind_entries",
+			})
+		}
 	}
 }
 

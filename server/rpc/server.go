@@ -73,6 +73,8 @@ type Config struct {
 	OwnLog func(limit int) []*pb.LogLine
 	// Alarms returns what is raised now. Nil: nothing ever is.
 	Alarms func() []alarms.Alarm
+	// Peers are several schedulers with one journal; nil: this one is alone.
+	Peers schedapi.Peers
 	// Traces hears of accepted submissions; nil: nobody does.
 	Traces Traces
 	// Report returns the pages of the dashboard as a file. Nil: there are none.
@@ -141,7 +143,9 @@ func New(config Config, scheduler schedapi.Scheduler) (*Server, error) {
 	s.gate = admission.Gate(config.Tokens, services)
 	options = append(options, admission.ServerOptions(func(ctx context.Context, method string) (context.Context, bool, error) {
 		handled, open, err := s.gate(ctx, method)
-		if err == nil && !s.ready.Load() && !access.Open(method) {
+		// A scheduler that does not lead tells how the others are, above all when nobody leads.
+		answers := s.ready.Load() || access.Open(method) || config.Peers != nil && method == pb.SchedulerService_ListPeers_FullMethodName
+		if err == nil && !answers {
 			return ctx, open, config.NotReady()
 		}
 		if err != nil {

@@ -12,13 +12,14 @@ import (
 
 	"github.com/millrace/millrace/internal/hostport"
 	"github.com/millrace/millrace/internal/roletoken"
+	"github.com/millrace/millrace/internal/version"
 	"github.com/millrace/millrace/server"
 	"github.com/millrace/millrace/server/consensus"
 	"github.com/millrace/millrace/server/journal"
 )
 
 func peerFlags(f *pflag.FlagSet) {
-	f.StringSlice("peers", nil, "addresses, host:port, at which three or five schedulers with one journal reach each other, the same list for all of them; needs --peer-advertise, --journal and --token")
+	f.StringSlice("peers", nil, "addresses, host:port, at which schedulers with one journal reach each other: at the first start three or five, the same list for all of them; needs --peer-advertise, --journal and --token")
 	f.String("peer-advertise", "", "which address of --peers is this scheduler's own")
 	f.String("peer-listen", "", "where this scheduler listens for the others; default: the address of --peer-advertise")
 	f.String("advertise", "", "host or host:port at which clients and workers reach this scheduler, for --peers; default: where it listens")
@@ -64,7 +65,7 @@ func (a *app) peer(directory *journal.Directory, addresses []string, token, list
 		slog.Warn("what schedulers send to each other is not encrypted, and has all that clients submit: their network must be private", "address", port.Addr())
 	}
 	return consensus.Open(consensus.Config{
-		Directory: directory, Addresses: addresses, Own: own, Listener: port, Advertise: advertise, Secret: []byte(roletoken.Peer(token)), Log: slog.Default(),
+		Directory: directory, Addresses: addresses, Own: own, Listener: port, Advertise: advertise, Secret: []byte(roletoken.Peer(token)), Version: version.String(), Log: slog.Default(),
 	})
 }
 
@@ -83,17 +84,10 @@ func (a *app) peers() ([]string, error) {
 		}
 		return nil, nil
 	}
-	for _, address := range addresses {
-		if host, port, err := hostport.Advertise(address); err != nil {
-			return refuse("%w", err)
-		} else if port == "" || port == "0" || host == "" {
-			return refuse("%q has no port: give host:port of each scheduler", address)
-		}
+	if err := distinct(addresses); err != nil {
+		return refuse("%w", err)
 	}
-	if sorted := slices.Sorted(slices.Values(addresses)); len(slices.Compact(sorted)) != len(addresses) {
-		return refuse("an address is there twice: each scheduler has its own")
-	}
-	if n := len(addresses); n != 3 && n != 5 {
+	if n := len(addresses); n < 3 {
 		return refuse("%d addresses: give 3, of which one may fail, or 5, of which two may", n)
 	}
 	switch {
@@ -109,6 +103,21 @@ func (a *app) peers() ([]string, error) {
 		return refuse("all schedulers have the same token: give it with MILLRACE_TOKEN, --token or --token-file")
 	}
 	return addresses, err
+}
+
+// distinct refuses addresses that cannot be those of schedulers.
+func distinct(addresses []string) error {
+	for _, address := range addresses {
+		if host, port, err := hostport.Advertise(address); err != nil {
+			return err
+		} else if port == "" || port == "0" || host == "" {
+			return fmt.Errorf("%q has no port: give host:port of each scheduler", address)
+		}
+	}
+	if sorted := slices.Sorted(slices.Values(addresses)); len(slices.Compact(sorted)) != len(addresses) {
+		return errors.New("an address is there twice: each scheduler has its own")
+	}
+	return nil
 }
 
 // advertised returns the address of the scheduler for clients.

@@ -180,7 +180,7 @@ func (a *app) root() *cobra.Command {
 	}
 	add("run", a.up(), a.scheduler(), a.worker())
 	add("use", a.submit(), a.get(), a.describe(), a.explain(), a.logs(), a.events(), a.trace(), a.cancel(), a.retry(), a.wait(), a.status(), a.top(), a.memory(), a.topo())
-	add("operate", a.drain(), a.retire(), a.restart(), a.scale(), a.rebalance())
+	add("operate", a.drain(), a.retire(), a.restart(), a.scale(), a.rebalance(), a.peersCommand())
 	add("more", a.bench(), a.doctor(), a.config(), a.context(), a.roleToken(), a.journalCommand(), a.protos(), a.man(), a.version(), a.probe())
 	a.completions(root)
 	root.SetCompletionCommandGroupID("more")

@@ -7,6 +7,8 @@ import (
 	"net"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	millrace "github.com/millrace/millrace/clients/go"
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
@@ -38,6 +40,10 @@ func (a *app) status() *cobra.Command {
 				if err != nil {
 					return err
 				}
+				peers, err := s.ListPeers(ctx, &millracev1.ListPeersRequest{})
+				if err != nil && status.Code(err) != codes.Unimplemented { // An older scheduler knows none.
+					return err
+				}
 				x := out.GetCluster()
 				return a.print(out, func(w io.Writer, _ bool) {
 					row(w, "cluster", x.GetClusterId())
@@ -51,6 +57,7 @@ func (a *app) status() *cobra.Command {
 					row(w, "clients", x.GetClients())
 					t := x.GetTasks()
 					row(w, "tasks", fmt.Sprintf("%d waiting, %d ready, %d assigned, %d running, %d succeeded, %d failed, %d cancelled", t.GetWaiting(), t.GetReady(), t.GetAssigned(), t.GetRunning(), t.GetSucceeded(), t.GetFailed(), t.GetCancelled()))
+					printPeers(w, peers.GetPeers())
 					row(w, "alarms", len(alarms.GetAlarms()))
 					printAlarms(w, alarms.GetAlarms())
 				})

@@ -54,6 +54,8 @@ const (
 	AlarmKind_ALARM_KIND_SCHEDULER_SLOW AlarmKind = 11
 	// A worker reads far more slowly than others do, from all workers of one kind.
 	AlarmKind_ALARM_KIND_SLOW_READER AlarmKind = 12
+	// One of several schedulers does not answer, or lacks much of what the leader has accepted.
+	AlarmKind_ALARM_KIND_PEER_AWAY AlarmKind = 13
 )
 
 // Enum value maps for AlarmKind.
@@ -72,6 +74,7 @@ var (
 		10: "ALARM_KIND_MEMORY_FULL",
 		11: "ALARM_KIND_SCHEDULER_SLOW",
 		12: "ALARM_KIND_SLOW_READER",
+		13: "ALARM_KIND_PEER_AWAY",
 	}
 	AlarmKind_value = map[string]int32{
 		"ALARM_KIND_UNSPECIFIED":    0,
@@ -87,6 +90,7 @@ var (
 		"ALARM_KIND_MEMORY_FULL":    10,
 		"ALARM_KIND_SCHEDULER_SLOW": 11,
 		"ALARM_KIND_SLOW_READER":    12,
+		"ALARM_KIND_PEER_AWAY":      13,
 	}
 )
 
@@ -370,7 +374,7 @@ const file_millrace_v1_alarm_proto_rawDesc = "" +
 	"\x06remedy\x18\a \x01(\tR\x06remedy\"\x13\n" +
 	"\x11ListAlarmsRequest\"@\n" +
 	"\x12ListAlarmsResponse\x12*\n" +
-	"\x06alarms\x18\x01 \x03(\v2\x12.millrace.v1.AlarmR\x06alarms*\xf2\x02\n" +
+	"\x06alarms\x18\x01 \x03(\v2\x12.millrace.v1.AlarmR\x06alarms*\x8c\x03\n" +
 	"\tAlarmKind\x12\x1a\n" +
 	"\x16ALARM_KIND_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13ALARM_KIND_SPILLING\x10\x01\x12\x19\n" +
@@ -385,7 +389,8 @@ const file_millrace_v1_alarm_proto_rawDesc = "" +
 	"\x16ALARM_KIND_MEMORY_FULL\x10\n" +
 	"\x12\x1d\n" +
 	"\x19ALARM_KIND_SCHEDULER_SLOW\x10\v\x12\x1a\n" +
-	"\x16ALARM_KIND_SLOW_READER\x10\f*h\n" +
+	"\x16ALARM_KIND_SLOW_READER\x10\f\x12\x18\n" +
+	"\x14ALARM_KIND_PEER_AWAY\x10\r*h\n" +
 	"\rAlarmSeverity\x12\x1e\n" +
 	"\x1aALARM_SEVERITY_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16ALARM_SEVERITY_WARNING\x10\x01\x12\x1b\n" +

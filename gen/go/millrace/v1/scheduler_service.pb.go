@@ -28,7 +28,7 @@ var File_millrace_v1_scheduler_service_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_scheduler_service_proto_rawDesc = "" +
 	"\n" +
-	"#millrace/v1/scheduler_service.proto\x12\vmillrace.v1\x1a\x17millrace/v1/alarm.proto\x1a\x18millrace/v1/client.proto\x1a\x19millrace/v1/cluster.proto\x1a\x19millrace/v1/dataset.proto\x1a\x17millrace/v1/event.proto\x1a\x17millrace/v1/graph.proto\x1a\x15millrace/v1/log.proto\x1a\x18millrace/v1/report.proto\x1a\x1cmillrace/v1/submission.proto\x1a\x1cmillrace/v1/task_calls.proto\x1a\x17millrace/v1/watch.proto\x1a\x1emillrace/v1/worker_calls.proto2\xf2\x16\n" +
+	"#millrace/v1/scheduler_service.proto\x12\vmillrace.v1\x1a\x17millrace/v1/alarm.proto\x1a\x18millrace/v1/client.proto\x1a\x19millrace/v1/cluster.proto\x1a\x19millrace/v1/dataset.proto\x1a\x17millrace/v1/event.proto\x1a\x17millrace/v1/graph.proto\x1a\x15millrace/v1/log.proto\x1a\x16millrace/v1/peer.proto\x1a\x18millrace/v1/report.proto\x1a\x1cmillrace/v1/submission.proto\x1a\x1cmillrace/v1/task_calls.proto\x1a\x17millrace/v1/watch.proto\x1a\x1emillrace/v1/worker_calls.proto2\xd3\x18\n" +
 	"\x10SchedulerService\x12M\n" +
 	"\n" +
 	"OpenClient\x12\x1e.millrace.v1.OpenClientRequest\x1a\x1f.millrace.v1.OpenClientResponse\x12P\n" +
@@ -64,7 +64,11 @@ const file_millrace_v1_scheduler_service_proto_rawDesc = "" +
 	"GetDataset\x12\x1e.millrace.v1.GetDatasetRequest\x1a\x1f.millrace.v1.GetDatasetResponse\x12S\n" +
 	"\fListDatasets\x12 .millrace.v1.ListDatasetsRequest\x1a!.millrace.v1.ListDatasetsResponse\x12_\n" +
 	"\x10UnpublishDataset\x12$.millrace.v1.UnpublishDatasetRequest\x1a%.millrace.v1.UnpublishDatasetResponse\x12Y\n" +
-	"\x0eGetClusterInfo\x12\".millrace.v1.GetClusterInfoRequest\x1a#.millrace.v1.GetClusterInfoResponse\x12M\n" +
+	"\x0eGetClusterInfo\x12\".millrace.v1.GetClusterInfoRequest\x1a#.millrace.v1.GetClusterInfoResponse\x12J\n" +
+	"\tListPeers\x12\x1d.millrace.v1.ListPeersRequest\x1a\x1e.millrace.v1.ListPeersResponse\x12D\n" +
+	"\aAddPeer\x12\x1b.millrace.v1.AddPeerRequest\x1a\x1c.millrace.v1.AddPeerResponse\x12M\n" +
+	"\n" +
+	"RemovePeer\x12\x1e.millrace.v1.RemovePeerRequest\x1a\x1f.millrace.v1.RemovePeerResponse\x12M\n" +
 	"\n" +
 	"ListAlarms\x12\x1e.millrace.v1.ListAlarmsRequest\x1a\x1f.millrace.v1.ListAlarmsResponse\x12M\n" +
 	"\n" +
@@ -105,46 +109,52 @@ var file_millrace_v1_scheduler_service_proto_goTypes = []any{
 	(*ListDatasetsRequest)(nil),      // 27: millrace.v1.ListDatasetsRequest
 	(*UnpublishDatasetRequest)(nil),  // 28: millrace.v1.UnpublishDatasetRequest
 	(*GetClusterInfoRequest)(nil),    // 29: millrace.v1.GetClusterInfoRequest
-	(*ListAlarmsRequest)(nil),        // 30: millrace.v1.ListAlarmsRequest
-	(*ListEventsRequest)(nil),        // 31: millrace.v1.ListEventsRequest
-	(*GetSchedulerLogRequest)(nil),   // 32: millrace.v1.GetSchedulerLogRequest
-	(*GetReportRequest)(nil),         // 33: millrace.v1.GetReportRequest
-	(*ShutdownRequest)(nil),          // 34: millrace.v1.ShutdownRequest
-	(*OpenClientResponse)(nil),       // 35: millrace.v1.OpenClientResponse
-	(*RenewClientResponse)(nil),      // 36: millrace.v1.RenewClientResponse
-	(*CloseClientResponse)(nil),      // 37: millrace.v1.CloseClientResponse
-	(*SubmitResponse)(nil),           // 38: millrace.v1.SubmitResponse
-	(*WatchResponse)(nil),            // 39: millrace.v1.WatchResponse
-	(*HoldTasksResponse)(nil),        // 40: millrace.v1.HoldTasksResponse
-	(*ReleaseTasksResponse)(nil),     // 41: millrace.v1.ReleaseTasksResponse
-	(*CancelTasksResponse)(nil),      // 42: millrace.v1.CancelTasksResponse
-	(*RetryTasksResponse)(nil),       // 43: millrace.v1.RetryTasksResponse
-	(*GetGraphResponse)(nil),         // 44: millrace.v1.GetGraphResponse
-	(*ListGraphsResponse)(nil),       // 45: millrace.v1.ListGraphsResponse
-	(*ReleaseGraphResponse)(nil),     // 46: millrace.v1.ReleaseGraphResponse
-	(*GetTaskResponse)(nil),          // 47: millrace.v1.GetTaskResponse
-	(*ListTasksResponse)(nil),        // 48: millrace.v1.ListTasksResponse
-	(*ListTaskRunsResponse)(nil),     // 49: millrace.v1.ListTaskRunsResponse
-	(*ExplainTaskResponse)(nil),      // 50: millrace.v1.ExplainTaskResponse
-	(*GetResultResponse)(nil),        // 51: millrace.v1.GetResultResponse
-	(*LocateObjectsResponse)(nil),    // 52: millrace.v1.LocateObjectsResponse
-	(*GetWorkerResponse)(nil),        // 53: millrace.v1.GetWorkerResponse
-	(*ListWorkersResponse)(nil),      // 54: millrace.v1.ListWorkersResponse
-	(*DrainWorkersResponse)(nil),     // 55: millrace.v1.DrainWorkersResponse
-	(*RetireWorkersResponse)(nil),    // 56: millrace.v1.RetireWorkersResponse
-	(*RestartWorkersResponse)(nil),   // 57: millrace.v1.RestartWorkersResponse
-	(*RebalanceResponse)(nil),        // 58: millrace.v1.RebalanceResponse
-	(*ListClientsResponse)(nil),      // 59: millrace.v1.ListClientsResponse
-	(*PublishDatasetResponse)(nil),   // 60: millrace.v1.PublishDatasetResponse
-	(*GetDatasetResponse)(nil),       // 61: millrace.v1.GetDatasetResponse
-	(*ListDatasetsResponse)(nil),     // 62: millrace.v1.ListDatasetsResponse
-	(*UnpublishDatasetResponse)(nil), // 63: millrace.v1.UnpublishDatasetResponse
-	(*GetClusterInfoResponse)(nil),   // 64: millrace.v1.GetClusterInfoResponse
-	(*ListAlarmsResponse)(nil),       // 65: millrace.v1.ListAlarmsResponse
-	(*ListEventsResponse)(nil),       // 66: millrace.v1.ListEventsResponse
-	(*GetSchedulerLogResponse)(nil),  // 67: millrace.v1.GetSchedulerLogResponse
-	(*GetReportResponse)(nil),        // 68: millrace.v1.GetReportResponse
-	(*ShutdownResponse)(nil),         // 69: millrace.v1.ShutdownResponse
+	(*ListPeersRequest)(nil),         // 30: millrace.v1.ListPeersRequest
+	(*AddPeerRequest)(nil),           // 31: millrace.v1.AddPeerRequest
+	(*RemovePeerRequest)(nil),        // 32: millrace.v1.RemovePeerRequest
+	(*ListAlarmsRequest)(nil),        // 33: millrace.v1.ListAlarmsRequest
+	(*ListEventsRequest)(nil),        // 34: millrace.v1.ListEventsRequest
+	(*GetSchedulerLogRequest)(nil),   // 35: millrace.v1.GetSchedulerLogRequest
+	(*GetReportRequest)(nil),         // 36: millrace.v1.GetReportRequest
+	(*ShutdownRequest)(nil),          // 37: millrace.v1.ShutdownRequest
+	(*OpenClientResponse)(nil),       // 38: millrace.v1.OpenClientResponse
+	(*RenewClientResponse)(nil),      // 39: millrace.v1.RenewClientResponse
+	(*CloseClientResponse)(nil),      // 40: millrace.v1.CloseClientResponse
+	(*SubmitResponse)(nil),           // 41: millrace.v1.SubmitResponse
+	(*WatchResponse)(nil),            // 42: millrace.v1.WatchResponse
+	(*HoldTasksResponse)(nil),        // 43: millrace.v1.HoldTasksResponse
+	(*ReleaseTasksResponse)(nil),     // 44: millrace.v1.ReleaseTasksResponse
+	(*CancelTasksResponse)(nil),      // 45: millrace.v1.CancelTasksResponse
+	(*RetryTasksResponse)(nil),       // 46: millrace.v1.RetryTasksResponse
+	(*GetGraphResponse)(nil),         // 47: millrace.v1.GetGraphResponse
+	(*ListGraphsResponse)(nil),       // 48: millrace.v1.ListGraphsResponse
+	(*ReleaseGraphResponse)(nil),     // 49: millrace.v1.ReleaseGraphResponse
+	(*GetTaskResponse)(nil),          // 50: millrace.v1.GetTaskResponse
+	(*ListTasksResponse)(nil),        // 51: millrace.v1.ListTasksResponse
+	(*ListTaskRunsResponse)(nil),     // 52: millrace.v1.ListTaskRunsResponse
+	(*ExplainTaskResponse)(nil),      // 53: millrace.v1.ExplainTaskResponse
+	(*GetResultResponse)(nil),        // 54: millrace.v1.GetResultResponse
+	(*LocateObjectsResponse)(nil),    // 55: millrace.v1.LocateObjectsResponse
+	(*GetWorkerResponse)(nil),        // 56: millrace.v1.GetWorkerResponse
+	(*ListWorkersResponse)(nil),      // 57: millrace.v1.ListWorkersResponse
+	(*DrainWorkersResponse)(nil),     // 58: millrace.v1.DrainWorkersResponse
+	(*RetireWorkersResponse)(nil),    // 59: millrace.v1.RetireWorkersResponse
+	(*RestartWorkersResponse)(nil),   // 60: millrace.v1.RestartWorkersResponse
+	(*RebalanceResponse)(nil),        // 61: millrace.v1.RebalanceResponse
+	(*ListClientsResponse)(nil),      // 62: millrace.v1.ListClientsResponse
+	(*PublishDatasetResponse)(nil),   // 63: millrace.v1.PublishDatasetResponse
+	(*GetDatasetResponse)(nil),       // 64: millrace.v1.GetDatasetResponse
+	(*ListDatasetsResponse)(nil),     // 65: millrace.v1.ListDatasetsResponse
+	(*UnpublishDatasetResponse)(nil), // 66: millrace.v1.UnpublishDatasetResponse
+	(*GetClusterInfoResponse)(nil),   // 67: millrace.v1.GetClusterInfoResponse
+	(*ListPeersResponse)(nil),        // 68: millrace.v1.ListPeersResponse
+	(*AddPeerResponse)(nil),          // 69: millrace.v1.AddPeerResponse
+	(*RemovePeerResponse)(nil),       // 70: millrace.v1.RemovePeerResponse
+	(*ListAlarmsResponse)(nil),       // 71: millrace.v1.ListAlarmsResponse
+	(*ListEventsResponse)(nil),       // 72: millrace.v1.ListEventsResponse
+	(*GetSchedulerLogResponse)(nil),  // 73: millrace.v1.GetSchedulerLogResponse
+	(*GetReportResponse)(nil),        // 74: millrace.v1.GetReportResponse
+	(*ShutdownResponse)(nil),         // 75: millrace.v1.ShutdownResponse
 }
 var file_millrace_v1_scheduler_service_proto_depIdxs = []int32{
 	0,  // 0: millrace.v1.SchedulerService.OpenClient:input_type -> millrace.v1.OpenClientRequest
@@ -178,49 +188,55 @@ var file_millrace_v1_scheduler_service_proto_depIdxs = []int32{
 	27, // 28: millrace.v1.SchedulerService.ListDatasets:input_type -> millrace.v1.ListDatasetsRequest
 	28, // 29: millrace.v1.SchedulerService.UnpublishDataset:input_type -> millrace.v1.UnpublishDatasetRequest
 	29, // 30: millrace.v1.SchedulerService.GetClusterInfo:input_type -> millrace.v1.GetClusterInfoRequest
-	30, // 31: millrace.v1.SchedulerService.ListAlarms:input_type -> millrace.v1.ListAlarmsRequest
-	31, // 32: millrace.v1.SchedulerService.ListEvents:input_type -> millrace.v1.ListEventsRequest
-	32, // 33: millrace.v1.SchedulerService.GetSchedulerLog:input_type -> millrace.v1.GetSchedulerLogRequest
-	33, // 34: millrace.v1.SchedulerService.GetReport:input_type -> millrace.v1.GetReportRequest
-	34, // 35: millrace.v1.SchedulerService.Shutdown:input_type -> millrace.v1.ShutdownRequest
-	35, // 36: millrace.v1.SchedulerService.OpenClient:output_type -> millrace.v1.OpenClientResponse
-	36, // 37: millrace.v1.SchedulerService.RenewClient:output_type -> millrace.v1.RenewClientResponse
-	37, // 38: millrace.v1.SchedulerService.CloseClient:output_type -> millrace.v1.CloseClientResponse
-	38, // 39: millrace.v1.SchedulerService.Submit:output_type -> millrace.v1.SubmitResponse
-	38, // 40: millrace.v1.SchedulerService.SubmitBatch:output_type -> millrace.v1.SubmitResponse
-	39, // 41: millrace.v1.SchedulerService.Watch:output_type -> millrace.v1.WatchResponse
-	40, // 42: millrace.v1.SchedulerService.HoldTasks:output_type -> millrace.v1.HoldTasksResponse
-	41, // 43: millrace.v1.SchedulerService.ReleaseTasks:output_type -> millrace.v1.ReleaseTasksResponse
-	42, // 44: millrace.v1.SchedulerService.CancelTasks:output_type -> millrace.v1.CancelTasksResponse
-	43, // 45: millrace.v1.SchedulerService.RetryTasks:output_type -> millrace.v1.RetryTasksResponse
-	44, // 46: millrace.v1.SchedulerService.GetGraph:output_type -> millrace.v1.GetGraphResponse
-	45, // 47: millrace.v1.SchedulerService.ListGraphs:output_type -> millrace.v1.ListGraphsResponse
-	46, // 48: millrace.v1.SchedulerService.ReleaseGraph:output_type -> millrace.v1.ReleaseGraphResponse
-	47, // 49: millrace.v1.SchedulerService.GetTask:output_type -> millrace.v1.GetTaskResponse
-	48, // 50: millrace.v1.SchedulerService.ListTasks:output_type -> millrace.v1.ListTasksResponse
-	49, // 51: millrace.v1.SchedulerService.ListTaskRuns:output_type -> millrace.v1.ListTaskRunsResponse
-	50, // 52: millrace.v1.SchedulerService.ExplainTask:output_type -> millrace.v1.ExplainTaskResponse
-	51, // 53: millrace.v1.SchedulerService.GetResult:output_type -> millrace.v1.GetResultResponse
-	52, // 54: millrace.v1.SchedulerService.LocateObjects:output_type -> millrace.v1.LocateObjectsResponse
-	53, // 55: millrace.v1.SchedulerService.GetWorker:output_type -> millrace.v1.GetWorkerResponse
-	54, // 56: millrace.v1.SchedulerService.ListWorkers:output_type -> millrace.v1.ListWorkersResponse
-	55, // 57: millrace.v1.SchedulerService.DrainWorkers:output_type -> millrace.v1.DrainWorkersResponse
-	56, // 58: millrace.v1.SchedulerService.RetireWorkers:output_type -> millrace.v1.RetireWorkersResponse
-	57, // 59: millrace.v1.SchedulerService.RestartWorkers:output_type -> millrace.v1.RestartWorkersResponse
-	58, // 60: millrace.v1.SchedulerService.Rebalance:output_type -> millrace.v1.RebalanceResponse
-	59, // 61: millrace.v1.SchedulerService.ListClients:output_type -> millrace.v1.ListClientsResponse
-	60, // 62: millrace.v1.SchedulerService.PublishDataset:output_type -> millrace.v1.PublishDatasetResponse
-	61, // 63: millrace.v1.SchedulerService.GetDataset:output_type -> millrace.v1.GetDatasetResponse
-	62, // 64: millrace.v1.SchedulerService.ListDatasets:output_type -> millrace.v1.ListDatasetsResponse
-	63, // 65: millrace.v1.SchedulerService.UnpublishDataset:output_type -> millrace.v1.UnpublishDatasetResponse
-	64, // 66: millrace.v1.SchedulerService.GetClusterInfo:output_type -> millrace.v1.GetClusterInfoResponse
-	65, // 67: millrace.v1.SchedulerService.ListAlarms:output_type -> millrace.v1.ListAlarmsResponse
-	66, // 68: millrace.v1.SchedulerService.ListEvents:output_type -> millrace.v1.ListEventsResponse
-	67, // 69: millrace.v1.SchedulerService.GetSchedulerLog:output_type -> millrace.v1.GetSchedulerLogResponse
-	68, // 70: millrace.v1.SchedulerService.GetReport:output_type -> millrace.v1.GetReportResponse
-	69, // 71: millrace.v1.SchedulerService.Shutdown:output_type -> millrace.v1.ShutdownResponse
-	36, // [36:72] is the sub-list for method output_type
-	0,  // [0:36] is the sub-list for method input_type
+	30, // 31: millrace.v1.SchedulerService.ListPeers:input_type -> millrace.v1.ListPeersRequest
+	31, // 32: millrace.v1.SchedulerService.AddPeer:input_type -> millrace.v1.AddPeerRequest
+	32, // 33: millrace.v1.SchedulerService.RemovePeer:input_type -> millrace.v1.RemovePeerRequest
+	33, // 34: millrace.v1.SchedulerService.ListAlarms:input_type -> millrace.v1.ListAlarmsRequest
+	34, // 35: millrace.v1.SchedulerService.ListEvents:input_type -> millrace.v1.ListEventsRequest
+	35, // 36: millrace.v1.SchedulerService.GetSchedulerLog:input_type -> millrace.v1.GetSchedulerLogRequest
+	36, // 37: millrace.v1.SchedulerService.GetReport:input_type -> millrace.v1.GetReportRequest
+	37, // 38: millrace.v1.SchedulerService.Shutdown:input_type -> millrace.v1.ShutdownRequest
+	38, // 39: millrace.v1.SchedulerService.OpenClient:output_type -> millrace.v1.OpenClientResponse
+	39, // 40: millrace.v1.SchedulerService.RenewClient:output_type -> millrace.v1.RenewClientResponse
+	40, // 41: millrace.v1.SchedulerService.CloseClient:output_type -> millrace.v1.CloseClientResponse
+	41, // 42: millrace.v1.SchedulerService.Submit:output_type -> millrace.v1.SubmitResponse
+	41, // 43: millrace.v1.SchedulerService.SubmitBatch:output_type -> millrace.v1.SubmitResponse
+	42, // 44: millrace.v1.SchedulerService.Watch:output_type -> millrace.v1.WatchResponse
+	43, // 45: millrace.v1.SchedulerService.HoldTasks:output_type -> millrace.v1.HoldTasksResponse
+	44, // 46: millrace.v1.SchedulerService.ReleaseTasks:output_type -> millrace.v1.ReleaseTasksResponse
+	45, // 47: millrace.v1.SchedulerService.CancelTasks:output_type -> millrace.v1.CancelTasksResponse
+	46, // 48: millrace.v1.SchedulerService.RetryTasks:output_type -> millrace.v1.RetryTasksResponse
+	47, // 49: millrace.v1.SchedulerService.GetGraph:output_type -> millrace.v1.GetGraphResponse
+	48, // 50: millrace.v1.SchedulerService.ListGraphs:output_type -> millrace.v1.ListGraphsResponse
+	49, // 51: millrace.v1.SchedulerService.ReleaseGraph:output_type -> millrace.v1.ReleaseGraphResponse
+	50, // 52: millrace.v1.SchedulerService.GetTask:output_type -> millrace.v1.GetTaskResponse
+	51, // 53: millrace.v1.SchedulerService.ListTasks:output_type -> millrace.v1.ListTasksResponse
+	52, // 54: millrace.v1.SchedulerService.ListTaskRuns:output_type -> millrace.v1.ListTaskRunsResponse
+	53, // 55: millrace.v1.SchedulerService.ExplainTask:output_type -> millrace.v1.ExplainTaskResponse
+	54, // 56: millrace.v1.SchedulerService.GetResult:output_type -> millrace.v1.GetResultResponse
+	55, // 57: millrace.v1.SchedulerService.LocateObjects:output_type -> millrace.v1.LocateObjectsResponse
+	56, // 58: millrace.v1.SchedulerService.GetWorker:output_type -> millrace.v1.GetWorkerResponse
+	57, // 59: millrace.v1.SchedulerService.ListWorkers:output_type -> millrace.v1.ListWorkersResponse
+	58, // 60: millrace.v1.SchedulerService.DrainWorkers:output_type -> millrace.v1.DrainWorkersResponse
+	59, // 61: millrace.v1.SchedulerService.RetireWorkers:output_type -> millrace.v1.RetireWorkersResponse
+	60, // 62: millrace.v1.SchedulerService.RestartWorkers:output_type -> millrace.v1.RestartWorkersResponse
+	61, // 63: millrace.v1.SchedulerService.Rebalance:output_type -> millrace.v1.RebalanceResponse
+	62, // 64: millrace.v1.SchedulerService.ListClients:output_type -> millrace.v1.ListClientsResponse
+	63, // 65: millrace.v1.SchedulerService.PublishDataset:output_type -> millrace.v1.PublishDatasetResponse
+	64, // 66: millrace.v1.SchedulerService.GetDataset:output_type -> millrace.v1.GetDatasetResponse
+	65, // 67: millrace.v1.SchedulerService.ListDatasets:output_type -> millrace.v1.ListDatasetsResponse
+	66, // 68: millrace.v1.SchedulerService.UnpublishDataset:output_type -> millrace.v1.UnpublishDatasetResponse
+	67, // 69: millrace.v1.SchedulerService.GetClusterInfo:output_type -> millrace.v1.GetClusterInfoResponse
+	68, // 70: millrace.v1.SchedulerService.ListPeers:output_type -> millrace.v1.ListPeersResponse
+	69, // 71: millrace.v1.SchedulerService.AddPeer:output_type -> millrace.v1.AddPeerResponse
+	70, // 72: millrace.v1.SchedulerService.RemovePeer:output_type -> millrace.v1.RemovePeerResponse
+	71, // 73: millrace.v1.SchedulerService.ListAlarms:output_type -> millrace.v1.ListAlarmsResponse
+	72, // 74: millrace.v1.SchedulerService.ListEvents:output_type -> millrace.v1.ListEventsResponse
+	73, // 75: millrace.v1.SchedulerService.GetSchedulerLog:output_type -> millrace.v1.GetSchedulerLogResponse
+	74, // 76: millrace.v1.SchedulerService.GetReport:output_type -> millrace.v1.GetReportResponse
+	75, // 77: millrace.v1.SchedulerService.Shutdown:output_type -> millrace.v1.ShutdownResponse
+	39, // [39:78] is the sub-list for method output_type
+	0,  // [0:39] is the sub-list for method input_type
 	0,  // [0:0] is the sub-list for extension type_name
 	0,  // [0:0] is the sub-list for extension extendee
 	0,  // [0:0] is the sub-list for field type_name
@@ -238,6 +254,7 @@ func file_millrace_v1_scheduler_service_proto_init() {
 	file_millrace_v1_event_proto_init()
 	file_millrace_v1_graph_proto_init()
 	file_millrace_v1_log_proto_init()
+	file_millrace_v1_peer_proto_init()
 	file_millrace_v1_report_proto_init()
 	file_millrace_v1_submission_proto_init()
 	file_millrace_v1_task_calls_proto_init()

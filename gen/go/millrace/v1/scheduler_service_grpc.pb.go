@@ -54,6 +54,9 @@ const (
 	SchedulerService_ListDatasets_FullMethodName     = "/millrace.v1.SchedulerService/ListDatasets"
 	SchedulerService_UnpublishDataset_FullMethodName = "/millrace.v1.SchedulerService/UnpublishDataset"
 	SchedulerService_GetClusterInfo_FullMethodName   = "/millrace.v1.SchedulerService/GetClusterInfo"
+	SchedulerService_ListPeers_FullMethodName        = "/millrace.v1.SchedulerService/ListPeers"
+	SchedulerService_AddPeer_FullMethodName          = "/millrace.v1.SchedulerService/AddPeer"
+	SchedulerService_RemovePeer_FullMethodName       = "/millrace.v1.SchedulerService/RemovePeer"
 	SchedulerService_ListAlarms_FullMethodName       = "/millrace.v1.SchedulerService/ListAlarms"
 	SchedulerService_ListEvents_FullMethodName       = "/millrace.v1.SchedulerService/ListEvents"
 	SchedulerService_GetSchedulerLog_FullMethodName  = "/millrace.v1.SchedulerService/GetSchedulerLog"
@@ -157,6 +160,16 @@ type SchedulerServiceClient interface {
 	UnpublishDataset(ctx context.Context, in *UnpublishDatasetRequest, opts ...grpc.CallOption) (*UnpublishDatasetResponse, error)
 	// GetClusterInfo returns a summary of the cluster.
 	GetClusterInfo(ctx context.Context, in *GetClusterInfoRequest, opts ...grpc.CallOption) (*GetClusterInfoResponse, error)
+	// ListPeers lists the schedulers that share one journal, as the one that is asked sees them. One
+	// that does not lead answers, too. A scheduler alone returns none.
+	ListPeers(ctx context.Context, in *ListPeersRequest, opts ...grpc.CallOption) (*ListPeersResponse, error)
+	// AddPeer lets another scheduler join those that share one journal. It has no vote until it has
+	// started and has what the others have. A call may be repeated. For operators.
+	AddPeer(ctx context.Context, in *AddPeerRequest, opts ...grpc.CallOption) (*AddPeerResponse, error)
+	// RemovePeer removes a scheduler from those that share one journal, for good. It is refused
+	// (PEERS_MISSING) if too few of those that are left would answer. A call may be repeated. For
+	// operators.
+	RemovePeer(ctx context.Context, in *RemovePeerRequest, opts ...grpc.CallOption) (*RemovePeerResponse, error)
 	// ListAlarms lists the trouble that lasts at present, with remedies.
 	ListAlarms(ctx context.Context, in *ListAlarmsRequest, opts ...grpc.CallOption) (*ListAlarmsResponse, error)
 	// ListEvents lists the latest events of the cluster: workers that joined, left or died, graphs
@@ -510,6 +523,36 @@ func (c *schedulerServiceClient) GetClusterInfo(ctx context.Context, in *GetClus
 	return out, nil
 }
 
+func (c *schedulerServiceClient) ListPeers(ctx context.Context, in *ListPeersRequest, opts ...grpc.CallOption) (*ListPeersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListPeersResponse)
+	err := c.cc.Invoke(ctx, SchedulerService_ListPeers_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *schedulerServiceClient) AddPeer(ctx context.Context, in *AddPeerRequest, opts ...grpc.CallOption) (*AddPeerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AddPeerResponse)
+	err := c.cc.Invoke(ctx, SchedulerService_AddPeer_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *schedulerServiceClient) RemovePeer(ctx context.Context, in *RemovePeerRequest, opts ...grpc.CallOption) (*RemovePeerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RemovePeerResponse)
+	err := c.cc.Invoke(ctx, SchedulerService_RemovePeer_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *schedulerServiceClient) ListAlarms(ctx context.Context, in *ListAlarmsRequest, opts ...grpc.CallOption) (*ListAlarmsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListAlarmsResponse)
@@ -656,6 +699,16 @@ type SchedulerServiceServer interface {
 	UnpublishDataset(context.Context, *UnpublishDatasetRequest) (*UnpublishDatasetResponse, error)
 	// GetClusterInfo returns a summary of the cluster.
 	GetClusterInfo(context.Context, *GetClusterInfoRequest) (*GetClusterInfoResponse, error)
+	// ListPeers lists the schedulers that share one journal, as the one that is asked sees them. One
+	// that does not lead answers, too. A scheduler alone returns none.
+	ListPeers(context.Context, *ListPeersRequest) (*ListPeersResponse, error)
+	// AddPeer lets another scheduler join those that share one journal. It has no vote until it has
+	// started and has what the others have. A call may be repeated. For operators.
+	AddPeer(context.Context, *AddPeerRequest) (*AddPeerResponse, error)
+	// RemovePeer removes a scheduler from those that share one journal, for good. It is refused
+	// (PEERS_MISSING) if too few of those that are left would answer. A call may be repeated. For
+	// operators.
+	RemovePeer(context.Context, *RemovePeerRequest) (*RemovePeerResponse, error)
 	// ListAlarms lists the trouble that lasts at present, with remedies.
 	ListAlarms(context.Context, *ListAlarmsRequest) (*ListAlarmsResponse, error)
 	// ListEvents lists the latest events of the cluster: workers that joined, left or died, graphs
@@ -770,6 +823,15 @@ func (UnimplementedSchedulerServiceServer) UnpublishDataset(context.Context, *Un
 }
 func (UnimplementedSchedulerServiceServer) GetClusterInfo(context.Context, *GetClusterInfoRequest) (*GetClusterInfoResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetClusterInfo not implemented")
+}
+func (UnimplementedSchedulerServiceServer) ListPeers(context.Context, *ListPeersRequest) (*ListPeersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListPeers not implemented")
+}
+func (UnimplementedSchedulerServiceServer) AddPeer(context.Context, *AddPeerRequest) (*AddPeerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AddPeer not implemented")
+}
+func (UnimplementedSchedulerServiceServer) RemovePeer(context.Context, *RemovePeerRequest) (*RemovePeerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RemovePeer not implemented")
 }
 func (UnimplementedSchedulerServiceServer) ListAlarms(context.Context, *ListAlarmsRequest) (*ListAlarmsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListAlarms not implemented")
@@ -1340,6 +1402,60 @@ func _SchedulerService_GetClusterInfo_Handler(srv interface{}, ctx context.Conte
 	return interceptor(ctx, in, info, handler)
 }
 
+func _SchedulerService_ListPeers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListPeersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SchedulerServiceServer).ListPeers(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SchedulerService_ListPeers_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SchedulerServiceServer).ListPeers(ctx, req.(*ListPeersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _SchedulerService_AddPeer_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AddPeerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SchedulerServiceServer).AddPeer(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SchedulerService_AddPeer_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SchedulerServiceServer).AddPeer(ctx, req.(*AddPeerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _SchedulerService_RemovePeer_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RemovePeerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SchedulerServiceServer).RemovePeer(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SchedulerService_RemovePeer_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SchedulerServiceServer).RemovePeer(ctx, req.(*RemovePeerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _SchedulerService_ListAlarms_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListAlarmsRequest)
 	if err := dec(in); err != nil {
@@ -1548,6 +1664,18 @@ var SchedulerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetClusterInfo",
 			Handler:    _SchedulerService_GetClusterInfo_Handler,
+		},
+		{
+			MethodName: "ListPeers",
+			Handler:    _SchedulerService_ListPeers_Handler,
+		},
+		{
+			MethodName: "AddPeer",
+			Handler:    _SchedulerService_AddPeer_Handler,
+		},
+		{
+			MethodName: "RemovePeer",
+			Handler:    _SchedulerService_RemovePeer_Handler,
 		},
 		{
 			MethodName: "ListAlarms",

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17millrace/v1/alarm.proto\x12\x0bmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x87\x02\n\x05\x41larm\x12\x19\n\x08\x61larm_id\x18\x01 \x01(\tR\x07\x61larmId\x12*\n\x04kind\x18\x02 \x01(\x0e\x32\x16.millrace.v1.AlarmKindR\x04kind\x12\x36\n\x08severity\x18\x03 \x01(\x0e\x32\x1a.millrace.v1.AlarmSeverityR\x08severity\x12\x39\n\nstart_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\tstartTime\x12\x18\n\x07subject\x18\x05 \x01(\tR\x07subject\x12\x12\n\x04text\x18\x06 \x01(\tR\x04text\x12\x16\n\x06remedy\x18\x07 \x01(\tR\x06remedy\"\x13\n\x11ListAlarmsRequest\"@\n\x12ListAlarmsResponse\x12*\n\x06\x61larms\x18\x01 \x03(\x0b\x32\x12.millrace.v1.AlarmR\x06\x61larms*\xf2\x02\n\tAlarmKind\x12\x1a\n\x16\x41LARM_KIND_UNSPECIFIED\x10\x00\x12\x17\n\x13\x41LARM_KIND_SPILLING\x10\x01\x12\x19\n\x15\x41LARM_KIND_SLOW_ROUTE\x10\x02\x12\x1c\n\x18\x41LARM_KIND_GPU_THROTTLED\x10\x03\x12\x18\n\x14\x41LARM_KIND_GPU_ERROR\x10\x04\x12\x18\n\x14\x41LARM_KIND_NO_WORKER\x10\x05\x12\x1b\n\x17\x41LARM_KIND_JOURNAL_LAGS\x10\x06\x12\x19\n\x15\x41LARM_KIND_TASKS_FAIL\x10\x07\x12\x1a\n\x16\x41LARM_KIND_WORKER_DIES\x10\x08\x12\x18\n\x14\x41LARM_KIND_DISK_FULL\x10\t\x12\x1a\n\x16\x41LARM_KIND_MEMORY_FULL\x10\n\x12\x1d\n\x19\x41LARM_KIND_SCHEDULER_SLOW\x10\x0b\x12\x1a\n\x16\x41LARM_KIND_SLOW_READER\x10\x0c*h\n\rAlarmSeverity\x12\x1e\n\x1a\x41LARM_SEVERITY_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x41LARM_SEVERITY_WARNING\x10\x01\x12\x1b\n\x17\x41LARM_SEVERITY_CRITICAL\x10\x02\x42\x13\n\x0f\x64\x65v.millrace.v1P\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17millrace/v1/alarm.proto\x12\x0bmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x87\x02\n\x05\x41larm\x12\x19\n\x08\x61larm_id\x18\x01 \x01(\tR\x07\x61larmId\x12*\n\x04kind\x18\x02 \x01(\x0e\x32\x16.millrace.v1.AlarmKindR\x04kind\x12\x36\n\x08severity\x18\x03 \x01(\x0e\x32\x1a.millrace.v1.AlarmSeverityR\x08severity\x12\x39\n\nstart_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\tstartTime\x12\x18\n\x07subject\x18\x05 \x01(\tR\x07subject\x12\x12\n\x04text\x18\x06 \x01(\tR\x04text\x12\x16\n\x06remedy\x18\x07 \x01(\tR\x06remedy\"\x13\n\x11ListAlarmsRequest\"@\n\x12ListAlarmsResponse\x12*\n\x06\x61larms\x18\x01 \x03(\x0b\x32\x12.millrace.v1.AlarmR\x06\x61larms*\x8c\x03\n\tAlarmKind\x12\x1a\n\x16\x41LARM_KIND_UNSPECIFIED\x10\x00\x12\x17\n\x13\x41LARM_KIND_SPILLING\x10\x01\x12\x19\n\x15\x41LARM_KIND_SLOW_ROUTE\x10\x02\x12\x1c\n\x18\x41LARM_KIND_GPU_THROTTLED\x10\x03\x12\x18\n\x14\x41LARM_KIND_GPU_ERROR\x10\x04\x12\x18\n\x14\x41LARM_KIND_NO_WORKER\x10\x05\x12\x1b\n\x17\x41LARM_KIND_JOURNAL_LAGS\x10\x06\x12\x19\n\x15\x41LARM_KIND_TASKS_FAIL\x10\x07\x12\x1a\n\x16\x41LARM_KIND_WORKER_DIES\x10\x08\x12\x18\n\x14\x41LARM_KIND_DISK_FULL\x10\t\x12\x1a\n\x16\x41LARM_KIND_MEMORY_FULL\x10\n\x12\x1d\n\x19\x41LARM_KIND_SCHEDULER_SLOW\x10\x0b\x12\x1a\n\x16\x41LARM_KIND_SLOW_READER\x10\x0c\x12\x18\n\x14\x41LARM_KIND_PEER_AWAY\x10\r*h\n\rAlarmSeverity\x12\x1e\n\x1a\x41LARM_SEVERITY_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x41LARM_SEVERITY_WARNING\x10\x01\x12\x1b\n\x17\x41LARM_SEVERITY_CRITICAL\x10\x02\x42\x13\n\x0f\x64\x65v.millrace.v1P\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,9 +34,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\017dev.millrace.v1P\001'
   _globals['_ALARMKIND']._serialized_start=427
-  _globals['_ALARMKIND']._serialized_end=797
-  _globals['_ALARMSEVERITY']._serialized_start=799
-  _globals['_ALARMSEVERITY']._serialized_end=903
+  _globals['_ALARMKIND']._serialized_end=823
+  _globals['_ALARMSEVERITY']._serialized_start=825
+  _globals['_ALARMSEVERITY']._serialized_end=929
   _globals['_ALARM']._serialized_start=74
   _globals['_ALARM']._serialized_end=337
   _globals['_LISTALARMSREQUEST']._serialized_start=339

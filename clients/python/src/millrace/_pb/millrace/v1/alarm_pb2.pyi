@@ -25,6 +25,7 @@ class AlarmKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ALARM_KIND_MEMORY_FULL: _ClassVar[AlarmKind]
     ALARM_KIND_SCHEDULER_SLOW: _ClassVar[AlarmKind]
     ALARM_KIND_SLOW_READER: _ClassVar[AlarmKind]
+    ALARM_KIND_PEER_AWAY: _ClassVar[AlarmKind]
 
 class AlarmSeverity(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -44,6 +45,7 @@ ALARM_KIND_DISK_FULL: AlarmKind
 ALARM_KIND_MEMORY_FULL: AlarmKind
 ALARM_KIND_SCHEDULER_SLOW: AlarmKind
 ALARM_KIND_SLOW_READER: AlarmKind
+ALARM_KIND_PEER_AWAY: AlarmKind
 ALARM_SEVERITY_UNSPECIFIED: AlarmSeverity
 ALARM_SEVERITY_WARNING: AlarmSeverity
 ALARM_SEVERITY_CRITICAL: AlarmSeverity

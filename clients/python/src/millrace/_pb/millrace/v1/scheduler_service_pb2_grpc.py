@@ -10,6 +10,7 @@ from millrace._pb.millrace.v1 import dataset_pb2 as millrace_dot_v1_dot_dataset_
 from millrace._pb.millrace.v1 import event_pb2 as millrace_dot_v1_dot_event__pb2
 from millrace._pb.millrace.v1 import graph_pb2 as millrace_dot_v1_dot_graph__pb2
 from millrace._pb.millrace.v1 import log_pb2 as millrace_dot_v1_dot_log__pb2
+from millrace._pb.millrace.v1 import peer_pb2 as millrace_dot_v1_dot_peer__pb2
 from millrace._pb.millrace.v1 import report_pb2 as millrace_dot_v1_dot_report__pb2
 from millrace._pb.millrace.v1 import submission_pb2 as millrace_dot_v1_dot_submission__pb2
 from millrace._pb.millrace.v1 import task_calls_pb2 as millrace_dot_v1_dot_task__calls__pb2
@@ -201,6 +202,21 @@ class SchedulerServiceStub(object):
                 '/millrace.v1.SchedulerService/GetClusterInfo',
                 request_serializer=millrace_dot_v1_dot_cluster__pb2.GetClusterInfoRequest.SerializeToString,
                 response_deserializer=millrace_dot_v1_dot_cluster__pb2.GetClusterInfoResponse.FromString,
+                _registered_method=True)
+        self.ListPeers = channel.unary_unary(
+                '/millrace.v1.SchedulerService/ListPeers',
+                request_serializer=millrace_dot_v1_dot_peer__pb2.ListPeersRequest.SerializeToString,
+                response_deserializer=millrace_dot_v1_dot_peer__pb2.ListPeersResponse.FromString,
+                _registered_method=True)
+        self.AddPeer = channel.unary_unary(
+                '/millrace.v1.SchedulerService/AddPeer',
+                request_serializer=millrace_dot_v1_dot_peer__pb2.AddPeerRequest.SerializeToString,
+                response_deserializer=millrace_dot_v1_dot_peer__pb2.AddPeerResponse.FromString,
+                _registered_method=True)
+        self.RemovePeer = channel.unary_unary(
+                '/millrace.v1.SchedulerService/RemovePeer',
+                request_serializer=millrace_dot_v1_dot_peer__pb2.RemovePeerRequest.SerializeToString,
+                response_deserializer=millrace_dot_v1_dot_peer__pb2.RemovePeerResponse.FromString,
                 _registered_method=True)
         self.ListAlarms = channel.unary_unary(
                 '/millrace.v1.SchedulerService/ListAlarms',
@@ -478,6 +494,31 @@ class SchedulerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListPeers(self, request, context):
+        """ListPeers lists the schedulers that share one journal, as the one that is asked sees them. One
+        that does not lead answers, too. A scheduler alone returns none.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AddPeer(self, request, context):
+        """AddPeer lets another scheduler join those that share one journal. It has no vote until it has
+        started and has what the others have. A call may be repeated. For operators.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemovePeer(self, request, context):
+        """RemovePeer removes a scheduler from those that share one journal, for good. It is refused
+        (PEERS_MISSING) if too few of those that are left would answer. A call may be repeated. For
+        operators.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListAlarms(self, request, context):
         """ListAlarms lists the trouble that lasts at present, with remedies.
         """
@@ -672,6 +713,21 @@ def add_SchedulerServiceServicer_to_server(servicer, server):
                     servicer.GetClusterInfo,
                     request_deserializer=millrace_dot_v1_dot_cluster__pb2.GetClusterInfoRequest.FromString,
                     response_serializer=millrace_dot_v1_dot_cluster__pb2.GetClusterInfoResponse.SerializeToString,
+            ),
+            'ListPeers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPeers,
+                    request_deserializer=millrace_dot_v1_dot_peer__pb2.ListPeersRequest.FromString,
+                    response_serializer=millrace_dot_v1_dot_peer__pb2.ListPeersResponse.SerializeToString,
+            ),
+            'AddPeer': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddPeer,
+                    request_deserializer=millrace_dot_v1_dot_peer__pb2.AddPeerRequest.FromString,
+                    response_serializer=millrace_dot_v1_dot_peer__pb2.AddPeerResponse.SerializeToString,
+            ),
+            'RemovePeer': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemovePeer,
+                    request_deserializer=millrace_dot_v1_dot_peer__pb2.RemovePeerRequest.FromString,
+                    response_serializer=millrace_dot_v1_dot_peer__pb2.RemovePeerResponse.SerializeToString,
             ),
             'ListAlarms': grpc.unary_unary_rpc_method_handler(
                     servicer.ListAlarms,
@@ -1538,6 +1594,87 @@ class SchedulerService(object):
             '/millrace.v1.SchedulerService/GetClusterInfo',
             millrace_dot_v1_dot_cluster__pb2.GetClusterInfoRequest.SerializeToString,
             millrace_dot_v1_dot_cluster__pb2.GetClusterInfoResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPeers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.SchedulerService/ListPeers',
+            millrace_dot_v1_dot_peer__pb2.ListPeersRequest.SerializeToString,
+            millrace_dot_v1_dot_peer__pb2.ListPeersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddPeer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.SchedulerService/AddPeer',
+            millrace_dot_v1_dot_peer__pb2.AddPeerRequest.SerializeToString,
+            millrace_dot_v1_dot_peer__pb2.AddPeerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemovePeer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.SchedulerService/RemovePeer',
+            millrace_dot_v1_dot_peer__pb2.RemovePeerRequest.SerializeToString,
+            millrace_dot_v1_dot_peer__pb2.RemovePeerResponse.FromString,
             options,
             channel_credentials,
             insecure,
