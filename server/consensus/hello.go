@@ -24,8 +24,8 @@ import (
 //	the other:  32 random bytes, HMAC-SHA-256 of "answer" and all of the bytes before
 //	the caller: HMAC-SHA-256 of "caller" and the same bytes
 //
-// The key is the secret. Behind the bytes is the name of the cluster, except in a question: one that
-// joins does not know it yet. All that follows has no encryption and no further checks.
+// The key is the secret. Behind the bytes is the name of the cluster, except in a question: one
+// that joins does not know it yet. All that follows has no encryption and no further checks.
 const (
 	helloMagic = magic
 	// helloTime is the time for a hello.

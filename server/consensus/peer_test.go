@@ -30,8 +30,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const patience = 2 * time.Minute
 
-// cluster is three peers in this process, and places for more. Their addresses are names: dial knows
-// where they are.
+// cluster is three peers in this process, and places for more. Their addresses are names: dial
+// knows where they are.
 type cluster struct {
 	t      *testing.T
 	roots  []string

@@ -113,7 +113,7 @@ the new one, and start that.`,
 		})
 }
 
-// changePeers is a command that changes the list of schedulers. It may be given again, so it is also
+// changePeers is a command that changes the list of schedulers. Its call may be made again, and is
 // when the leader changes meanwhile.
 func (a *app) changePeers(use, short, long string, change func(context.Context, millracev1.SchedulerServiceClient, string) error) *cobra.Command {
 	cmd := &cobra.Command{

@@ -93,7 +93,7 @@ type Peer struct {
 	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
 	// Address at which clients reach it, "host:port". Empty: it is not known.
 	ClientAddress string `protobuf:"bytes,2,opt,name=client_address,json=clientAddress,proto3" json:"client_address,omitempty"`
-	// What it does.
+	// Its part among them.
 	Role PeerRole `protobuf:"varint,3,opt,name=role,proto3,enum=millrace.v1.PeerRole" json:"role,omitempty"`
 	// True if it counts for a majority.
 	Votes bool `protobuf:"varint,4,opt,name=votes,proto3" json:"votes,omitempty"`
