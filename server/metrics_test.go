@@ -117,8 +117,10 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 }
 
-// twoPeers are two schedulers, of which the other one leads.
-type twoPeers struct{ schedapi.Peers }
+type unasked = schedapi.Peers
+
+// twoPeers are two schedulers, of which this one leads.
+type twoPeers struct{ unasked }
 
 func (twoPeers) Own() schedapi.OwnPeer { return schedapi.OwnPeer{Leads: true} }
 
