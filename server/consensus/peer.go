@@ -155,7 +155,7 @@ func Open(config Config) (*Peer, error) {
 	}
 	r.layer = newLayer(config, r.cluster, r.answer)
 	r.workers.Go(func() {
-		if err := r.begin(r.closing); err != nil && r.closing.Err() == nil {
+		if err := r.begin(r.closing); r.closing.Err() == nil {
 			r.state.mu.Lock()
 			defer r.state.mu.Unlock()
 			_ = r.state.fail(err) // The user of the peer hears of it.
@@ -215,7 +215,7 @@ func (r *Peer) setPhase(phase string) {
 	r.phase = phase
 }
 
-// begin begins Raft.
+// begin begins Raft, and stays until the end. It always returns an error.
 func (r *Peer) begin(ctx context.Context) error {
 	path := filepath.Join(r.config.Directory.Path(), raftName)
 	logger := newLogger(r.log)
