@@ -140,6 +140,7 @@ func (l *Loop) RenewClient(ctx context.Context, id ids.ClientID) error {
 // CloseClient ends a lease and releases its holds. An unknown lease is no error.
 func (l *Loop) CloseClient(ctx context.Context, id ids.ClientID) error {
 	return l.call(ctx, func() {
+		l.awaitFacts() // If the client is gone, an earlier call may have ended it.
 		if l.clients.get(id) == nil {
 			return
 		}

@@ -317,3 +317,44 @@ func TestAStartWaitsForItsRecord(t *testing.T) {
 		_ = l.CloseJournal() // Its disk may be broken.
 	}
 }
+
+// Graphs, datasets and clients that are ended while the disk is full come back if the scheduler is
+// killed. So a call that finds nothing to end fails like the first one, until the end is durable.
+func TestAnEndThatTheDiskRefusesIsRefusedAgain(t *testing.T) {
+	s := fresh(t)
+	ctx := t.Context()
+	c := s.open("c")
+	w := s.join("w", nil)
+	w.succeed(s.submit(c, "k"))
+	detached, err := s.Submit(ctx, oneTask(0, "d"))
+	s.must(err)
+	w.succeed(detached.Tasks[0])
+	_, err = s.Publish(ctx, schedapi.DatasetSpec{Client: c, Name: "d", Keys: []string{"k"}})
+	s.must(err)
+	ends := []struct {
+		name string
+		end  func() error
+		gone sched.ErrorKind // the error if there is nothing to end; 0: none
+	}{
+		{"graph", func() error { return s.ReleaseGraph(ctx, sched.GraphReleased{Graph: detached.Graph}) }, sched.ErrUnknownGraph},
+		{"dataset", func() error { return s.Unpublish(ctx, "n", "d") }, sched.ErrUnknownDataset},
+		{"client", func() error { return s.CloseClient(ctx, c) }, 0},
+	}
+	s.directory.breakNow(errDisk)
+	for _, e := range ends {
+		for range 2 {
+			var refused *schedapi.Error
+			if err := e.end(); !errors.As(err, &refused) || refused.Kind != schedapi.ErrJournal {
+				t.Errorf("the end of a %s, with a full disk: %v", e.name, err)
+			}
+		}
+	}
+	s.directory.breakNow(nil)
+	s.until("the disk takes all", func(schedapi.Reader) bool { return s.Journal().Waiting == 0 })
+	for _, e := range ends {
+		var gone *sched.Error
+		if err := e.end(); e.gone != 0 && (!errors.As(err, &gone) || gone.Kind != e.gone) || e.gone == 0 && err != nil {
+			t.Errorf("the end of a %s that has ended: %v", e.name, err)
+		}
+	}
+}

@@ -134,6 +134,7 @@ func (l *Loop) Cancel(ctx context.Context, event sched.TasksCancelled, set sched
 // Retry runs failed or cancelled tasks again.
 func (l *Loop) Retry(ctx context.Context, id ids.ClientID, set schedapi.TaskSet, graphs []ids.GraphID) (retried uint64, err error) {
 	err = l.do(ctx, func() error {
+		l.awaitFacts() // An earlier call may have made the tasks run.
 		tasks, err := l.named(id, set)
 		if err != nil {
 			return err
@@ -224,6 +225,7 @@ func (l *Loop) namespaceOf(id ids.ClientID, set schedapi.TaskSet) (string, error
 // ReleaseGraph releases all tasks of a graph.
 func (l *Loop) ReleaseGraph(ctx context.Context, event sched.GraphReleased) error {
 	return l.do(ctx, func() error {
+		l.awaitFacts() // If the graph is gone, an earlier call may have ended it.
 		effects, refused := l.machine.ReleaseGraph(l.now, event, l.effects[:0])
 		l.effects = effects
 		if refused != nil {
@@ -280,6 +282,7 @@ func (l *Loop) Publish(ctx context.Context, spec schedapi.DatasetSpec) (*schedap
 // Unpublish removes a dataset and its hold on the results.
 func (l *Loop) Unpublish(ctx context.Context, namespace, name string) error {
 	return l.do(ctx, func() error {
+		l.awaitFacts() // If the dataset is gone, an earlier call may have ended it.
 		row := l.catalog.Snapshot().Dataset(namespace, name)
 		if row == nil {
 			return &sched.Error{Kind: sched.ErrUnknownDataset, Object: name, Message: fmt.Sprintf(
