@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -213,6 +214,7 @@ func (s *server) submit(ev sched.GraphSubmitted, specs []*spec) (sched.SubmitRes
 		accepted, err = s.loop.Submit(context.Background(), submission)
 	}
 	if err != nil {
+		s.note(specs, err)
 		return accepted.SubmitResult, err
 	}
 	result := accepted.SubmitResult
@@ -230,6 +232,15 @@ func (s *server) submit(ev sched.GraphSubmitted, specs []*spec) (sched.SubmitRes
 		}
 	}
 	return result, nil
+}
+
+// note notes the tasks of a submission that was perhaps accepted, though the client was not told.
+func (s *server) note(specs []*spec, err error) {
+	for i := range specs {
+		if id, known := s.m.Lookup(specs[i].namespace, specs[i].key); known && unwritten(err) && s.w.oracle.byTask[id] == nil {
+			s.w.oracle.byTask[id] = specs[i]
+		}
+	}
 }
 
 // extend appends tasks to an earlier graph. Some of them use tasks that the client holds.
@@ -437,18 +448,29 @@ func (c *client) publish() {
 		if published {
 			return nil
 		}
-		_, err := w.server.loop.Publish(context.Background(), schedapi.DatasetSpec{Client: c.id, Name: name, Keys: slices.Clone(keys)})
+		_, err := w.server.loop.Publish(context.Background(), schedapi.DatasetSpec{Client: c.id, Name: name, Keys: slices.Clone(keys), Replace: true})
 		if err == nil {
 			published = true
-			w.after(w.between(0, w.plan.chaos), func() {
-				w.server.whenUp(func() {
-					w.log("unpublish %s", name)
-					w.server.must(w.server.loop.Unpublish(context.Background(), c.namespace, name))
-				})
-			})
+			w.after(w.between(0, w.plan.chaos), func() { w.server.unpublish(c.namespace, name) })
 		}
 		return err
 	}, func(err error) { c.checkError("publish", err, sched.ErrUnknownTask, sched.ErrUnknownInput) })
+}
+
+// unpublish ends a dataset, as often as the scheduler cannot write that down.
+func (s *server) unpublish(namespace, name string) {
+	s.whenUp(func() {
+		s.w.log("unpublish %s", name)
+		err := s.loop.Unpublish(context.Background(), namespace, name)
+		s.settle()
+		if unwritten(err) {
+			s.w.after(100*time.Millisecond, func() { s.unpublish(namespace, name) })
+			return
+		}
+		if gone := (*sched.Error)(nil); !errors.As(err, &gone) || gone.Kind != sched.ErrUnknownDataset {
+			s.must(err)
+		}
+	})
 }
 
 // scatter writes the bytes of a data task to some worker, until one has answered that they are

@@ -151,7 +151,7 @@ func (c *client) try(what string, serve func() error, done func(error)) {
 			w.log("refused: %v", err)
 		}
 		w.server.settle()
-		if unanswered {
+		if unanswered || unwritten(err) {
 			again()
 			return
 		}

@@ -57,8 +57,9 @@ type spec struct {
 	// workers and executors that had the task.
 	mayBeLost bool
 	deaths    uint32
-	// refused means that a run of the task could not wait for other tasks, and failed for that.
-	refused bool
+	// refused means that a run of the task could not wait for other tasks, and failed for that;
+	// starved that one found no memory. Both use up retries.
+	refused, starved bool
 	// walked is the number of the last walk that visited the task; see oracle.lastWalk.
 	walked uint64
 }
@@ -175,7 +176,11 @@ func (s *spec) expectedReason() string {
 		return "POISON_TASK"
 	case data:
 		return "OBJECT_LOST"
-	case works, flaky:
+	case flaky:
+		if s.starved {
+			return "FUNCTION_RAISED"
+		}
+	case works:
 	}
 	return ""
 }
@@ -192,7 +197,11 @@ func (o *oracle) check(s *spec, state sched.TaskState, err *sched.TaskError) err
 			origins[a.key] = a
 		case data:
 			origins[a.key] = a
-		case works, flaky:
+		case flaky:
+			if a.starved {
+				origins[a.key] = a
+			}
+		case works:
 		}
 		// The scheduler cancels its own copies when they are not wanted any more.
 		if a.cancelledAt > min(s.retriedAt, a.retriedAt) || a.op.Name == copyOp {

@@ -42,7 +42,7 @@ type plan struct {
 	// lateRegister is the probability that the registration on a broken stream still arrives.
 	lateRegister float64
 	// These are mean times between faults in the whole cluster; 0: never.
-	crashEvery, stopEvery, leaveEvery, loseEvery, clientCrashEvery, drainEvery, restartEvery time.Duration
+	crashEvery, stopEvery, leaveEvery, loseEvery, clientCrashEvery, drainEvery, restartEvery, fillEvery time.Duration
 	// executorDies is the probability that a run ends by the death of its executor, noRoom that it
 	// finds no memory for its result.
 	executorDies, noRoom float64
@@ -150,7 +150,7 @@ func (p plan) rebalanceEvery() time.Duration {
 
 // String lists the parameters of the seed.
 func (p plan) String() string {
-	return fmt.Sprintf("chaos %.1fs drop %.4f dup %.4f slow %.4f lateRegister %.2f crash %.1fs stop %.1fs leave %.1fs lose %.1fs clientCrash %.1fs restart %.1fs executorDies %.4f blocks %.3f noRoom %.3f items %v fixedPorts %v tight %v long %.2f mapped %v rescueFails %.2f drain %.1fs rebalance %.1fs breakLoans %.2f large %.2f workers %d slab %d disk %d spillFails %.3f",
+	return fmt.Sprintf("chaos %.1fs drop %.4f dup %.4f slow %.4f lateRegister %.2f crash %.1fs stop %.1fs leave %.1fs lose %.1fs clientCrash %.1fs restart %.1fs fill %.1fs executorDies %.4f blocks %.3f noRoom %.3f items %v fixedPorts %v tight %v long %.2f mapped %v rescueFails %.2f drain %.1fs rebalance %.1fs breakLoans %.2f large %.2f workers %d slab %d disk %d spillFails %.3f",
 		p.chaos.Seconds(), p.drop, p.duplicate, p.slow, p.lateRegister, p.crashEvery.Seconds(), p.stopEvery.Seconds(), p.leaveEvery.Seconds(), p.loseEvery.Seconds(),
-		p.clientCrashEvery.Seconds(), p.restartEvery.Seconds(), p.executorDies, p.blocks, p.noRoom, p.items, p.fixedPorts, p.tight, p.longRuns, p.mapped, p.rescueFails, p.drainEvery.Seconds(), p.rebalanceEvery().Seconds(), p.breakLoans, p.large, p.workers, p.slabBytes, p.diskBytes, p.spillFails)
+		p.clientCrashEvery.Seconds(), p.restartEvery.Seconds(), p.fillEvery.Seconds(), p.executorDies, p.blocks, p.noRoom, p.items, p.fixedPorts, p.tight, p.longRuns, p.mapped, p.rescueFails, p.drainEvery.Seconds(), p.rebalanceEvery().Seconds(), p.breakLoans, p.large, p.workers, p.slabBytes, p.diskBytes, p.spillFails)
 }

@@ -135,7 +135,7 @@ func (h *host) askToLeave() {
 // end ends what is left of the process, and starts the next one later.
 func (h *host) end() {
 	w, p := h.w, h.proc
-	p.dead = true
+	p.dead, w.lastDeath = true, w.now
 	p.cancel(errEnded)
 	p.giveAll()
 	p.notifier.end()
@@ -379,6 +379,11 @@ func (p *process) send() {
 	w, l := p.w, p.link
 	for m := p.session.Outbox.Take(); m != nil; m = p.session.Outbox.Take() {
 		p.session.Outbox.Sent()
+		for _, r := range m.GetTasks() {
+			if r.GetError().GetReason() == "OUT_OF_MEMORY" {
+				w.oracle.byTask[ids.TaskID(r.GetTaskId())].starved = true
+			}
+		}
 		bare := m.GetStats() != nil && len(m.GetTasks())+len(m.GetObjects())+len(m.GetRescues())+len(m.GetMissingFunctions()) == 0
 		if !bare {
 			w.log("stream %d from %s: %s", l.number, p.host.name, saidUp(m))

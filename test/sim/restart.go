@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
@@ -23,10 +24,11 @@ import (
 const restartGrace = 3 * time.Second
 
 // disk is the directory of the scheduler's journal. dead: its scheduler was killed, and cannot
-// change it any more.
+// change it any more. full: it takes no bytes.
 type disk struct {
 	files map[string]*content
 	dead  bool
+	full  bool
 }
 
 // content is a file. synced is the number of its first bytes that a loss of power leaves.
@@ -48,7 +50,7 @@ func (d *disk) change() error {
 // left is the disk as the next scheduler finds it. power: it lost its power, too.
 func (d *disk) left(power bool) *disk {
 	d.dead = true
-	next := &disk{files: map[string]*content{}}
+	next := &disk{files: map[string]*content{}, full: d.full}
 	// order-free: each file is copied alone.
 	for name, f := range d.files {
 		end := len(f.data)
@@ -122,13 +124,17 @@ type openFile struct {
 	*content
 }
 
-// Write is part of journal.File.
+// Write is part of journal.File. A full disk has room for a half.
 func (f openFile) Write(p []byte) (int, error) {
-	if f.disk.dead {
+	n, err := len(p), error(nil)
+	switch {
+	case f.disk.dead:
 		return 0, errKilled
+	case f.disk.full:
+		n, err = n/2, syscall.ENOSPC
 	}
-	f.data = append(f.data, p...)
-	return len(p), nil
+	f.data = append(f.data, p[:n]...)
+	return n, err
 }
 
 // Sync is part of journal.File.
@@ -161,6 +167,10 @@ type held struct {
 // boot starts the scheduler, which goes on from its journal if it has one.
 func (s *server) boot() {
 	w := s.w
+	if s.disk != nil && s.disk.full { // It would wait for room.
+		w.after(100*time.Millisecond, s.boot)
+		return
+	}
 	// Clients get numbers that a person can read.
 	random := func() uint64 { s.random += 2; return s.random }
 	if o := w.coordination; s.starts > 0 && o.chance(0.5) {
@@ -177,7 +187,7 @@ func (s *server) boot() {
 		Random:         random,
 	})
 	if s.disk != nil {
-		if err := s.loop.Restore(context.Background(), journal.Config{Files: s.disk, SegmentBytes: 64 << 10, SnapshotBytes: 32 << 10, Random: random}); err != nil {
+		if err := s.loop.Restore(context.Background(), journal.Config{Files: s.disk, SegmentBytes: 64 << 10, SnapshotBytes: 32 << 10, RetryTime: time.Millisecond, Random: random}); err != nil {
 			w.fail(nil, "the scheduler does not start again: %v", err)
 		}
 	}
@@ -219,6 +229,23 @@ func (s *server) kill() {
 	}
 	s.streams, s.watches = nil, nil
 	w.after(w.between(time.Millisecond, 3*time.Second), s.boot)
+}
+
+// fill fills the disk for a while. Nothing new is accepted meanwhile.
+func (s *server) fill() {
+	s.w.log("the disk is full")
+	s.disk.full = true
+	s.w.after(s.w.coordination.between(10*time.Millisecond, 2*time.Second), func() {
+		s.w.log("the disk has room")
+		s.disk.full = false
+	})
+}
+
+// unwritten says that the scheduler has refused a call because it could not write it down. It may
+// have done it all the same.
+func unwritten(err error) bool {
+	refused := (*schedapi.Error)(nil)
+	return errors.As(err, &refused) && refused.Kind == schedapi.ErrJournal
 }
 
 // remember notes what a restarted scheduler must know, and the results that workers hold.

@@ -167,7 +167,7 @@ func (s *server) died(name, incarnation string) {
 
 // must follows a call that cannot fail.
 func (s *server) must(err error) {
-	if err != nil {
+	if err != nil && !unwritten(err) {
 		s.w.fail(nil, "the scheduler refuses: %v", err)
 	}
 	s.settle()

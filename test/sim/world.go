@@ -53,6 +53,8 @@ type world struct {
 	processes   []*process
 	lastProcess int
 	background  background
+	// lastDeath is the time at which the last worker ended.
+	lastDeath time.Time
 	// mayLoseAny: a worker has lost what was on its disk.
 	mayLoseAny bool
 	// evening is the rebalance of evenOut that is in progress, and rounds counts those.
@@ -99,6 +101,9 @@ func run(seed uint64, restarts bool, checkEvery int, whole io.Writer) (result Re
 	// The draws are apart, so that runs without restarts stay as they are.
 	if own := rand.New(rand.NewPCG(seed, 0)); restarts && own.IntN(5) < 2 {
 		w.plan.restartEvery = time.Second + time.Duration(own.Float64()*float64(7*time.Second))
+		if own.IntN(2) == 0 {
+			w.plan.fillEvery = time.Second + time.Duration(own.Float64()*float64(4*time.Second))
+		}
 	}
 	w.oracle, w.coordination = newOracle(w), newCoordination(w)
 	w.server = newServer(w, checkEvery)
@@ -333,6 +338,7 @@ func (w *world) begin() {
 	w.regularly(w.plan.rebalanceEvery(), w.rebalance)
 	w.regularly(w.plan.loseEvery, func() { w.anyHost(func(h *host) { h.proc.loseObject() }) })
 	w.regularly(w.plan.restartEvery, w.server.kill)
+	w.regularly(w.plan.fillEvery, w.server.fill)
 	w.regularly(w.plan.clientCrashEvery, func() { pick(w, w.clients).crash() })
 	w.after(w.plan.chaos, func() {
 		w.faultsOver = true
@@ -466,6 +472,9 @@ func (w *world) unfinished() []ids.TaskID {
 	return out
 }
 
+// quiet is how long nothing must have happened to the workers before both sides are compared.
+const quiet = workerLease + reconnectGrace + 5*time.Second
+
 // checkResults checks, after the faults have ended, that all work comes to its end. First every
 // client has its results. Then the scheduler and the workers agree. Then all clients leave, and
 // nothing may be left.
@@ -485,9 +494,9 @@ func (w *world) checkResults() {
 		return
 	}
 	w.log("every client has its results")
-	w.after(workerLease+reconnectGrace+5*time.Second, func() {
-		if !w.evenOut() {
-			w.checkResults()
+	w.after(quiet, func() {
+		if w.now.Sub(w.lastDeath) < quiet || !w.evenOut() {
+			w.checkResults() // The scheduler may not know of a worker that has just ended.
 			return
 		}
 		w.compareViews()
