@@ -2,6 +2,7 @@ package arrowtable
 
 import (
 	"bytes"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -88,7 +89,7 @@ func check(t interface{ Fatal(...any) }, batch arrow.RecordBatch) {
 	case !array.RecordEqual(got, batch):
 		t.Fatal("another table: ", got, batch)
 	}
-	if err := array.ValidateRecordFull(got); err != nil {
+	if err := CheckRows(got); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -186,6 +187,38 @@ func TestBuffersAreAlignedAndReadInPlace(t *testing.T) {
 	}
 }
 
+// TestLengthsInSchemasTakeNoMemory puts a large number into each place of a schema.
+func TestLengthsInSchemasTakeNoMemory(t *testing.T) {
+	layout, frame := written(t, table(t))
+	schema := layout.Schema
+	for at := prefixBytes; at+4 <= len(schema); at += 4 {
+		layout.Schema = bytes.Clone(schema)
+		copy(layout.Schema[at:], []byte{0xff, 0xff, 0x3f, 0})
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, _ = Read(layout, [][]byte{frame})
+		runtime.ReadMemStats(&after)
+		if n := after.TotalAlloc - before.TotalAlloc; n > 16<<20 {
+			t.Fatalf("a schema of %d bytes took %d with a length at %d", len(schema), n, at)
+		}
+	}
+}
+
+func TestRowsThatLieAreFound(t *testing.T) {
+	texts := array.NewStringBuilder(memory.DefaultAllocator)
+	texts.AppendValues([]string{"a", "b", "c"}, nil)
+	schema := arrow.NewSchema([]arrow.Field{{Name: "s", Type: arrow.BinaryTypes.String}}, nil)
+	layout, frame := written(t, array.NewRecordBatch(schema, []arrow.Array{texts.NewArray()}, 3))
+	frame[layout.Buffers[1].Offset+5] = 16 // the first text ends 4,096 bytes later
+	batch, err := Read(layout, [][]byte{frame})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if CheckRows(batch) == nil {
+		t.Error("no error")
+	}
+}
+
 // FuzzRead changes numbers of a layout: Read must return an error or a table, and touch nothing
 // outside of the frame.
 func FuzzRead(f *testing.F) {
@@ -206,7 +239,7 @@ func FuzzRead(f *testing.F) {
 		*numbers[int(at)%len(numbers)] = to
 		l.Schema[int(place)%len(l.Schema)] ^= bits
 		if batch, err := Read(l, [][]byte{frame}); err == nil {
-			_ = array.ValidateRecordFull(batch)
+			_ = CheckRows(batch)
 		}
 	})
 }

@@ -18,7 +18,7 @@ import (
 //
 // A layout may come from anywhere: Read returns an error if a buffer is not inside of its frame or
 // too short for its column. It does not read offsets and indices inside of buffers, so a row that
-// lies may panic when it is used; array.ValidateRecordFull finds such rows.
+// lies may panic when it is used; CheckRows finds such rows.
 func Read(l Layout, frames [][]byte) (batch arrow.RecordBatch, err error) {
 	// The constructors of arrow-go panic if parts of an array contradict each other.
 	defer func() {
@@ -60,6 +60,17 @@ func Read(l Layout, frames [][]byte) (batch arrow.RecordBatch, err error) {
 		return nil, err
 	}
 	return batch, nil
+}
+
+// CheckRows reads the whole table, and returns an error if an offset or an index in it lies. It is
+// array.ValidateRecordFull, which panics for some of these itself.
+func CheckRows(batch arrow.RecordBatch) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the rows of the table contradict each other: %v: write it anew", p)
+		}
+	}()
+	return array.ValidateRecordFull(batch)
 }
 
 // reader takes the nodes and buffers off the fronts of a layout.
@@ -213,10 +224,13 @@ func (r *reader) buffer() (*memory.Buffer, error) {
 // number of bytes that follow.
 const prefixBytes = 8
 
-// readSchema reads an encapsulated Schema message. It takes no memory for sizes that it says.
+// readSchema reads an encapsulated Schema message.
 func readSchema(text []byte) (*arrow.Schema, error) {
 	if len(text) < prefixBytes || binary.LittleEndian.Uint32(text) != math.MaxUint32 || int64(binary.LittleEndian.Uint32(text[4:])) != int64(len(text)-prefixBytes) {
 		return nil, errors.New("the schema is no encapsulated message of Arrow's IPC format")
+	}
+	if err := checkSchema(text[prefixBytes:]); err != nil {
+		return nil, err
 	}
 	r, err := ipc.NewReaderFromMessageReader(&oneMessage{text: text[prefixBytes:]})
 	if err != nil {
