@@ -346,11 +346,12 @@ func (s *Selector) Fetch(ctx context.Context, peer transfer.Peer, refs []transfe
 			transfer.Waits(sink)
 		}
 		err := s.try(ctx, at, peer, refs, f)
-		if ctx.Err() != nil {
-			if err == nil {
-				err = context.Cause(ctx)
+		if cause := context.Cause(ctx); cause != nil {
+			// The path may have failed for a reason of its own just before.
+			if err != nil && !errors.Is(err, cause) {
+				return fmt.Errorf("%w: %v", cause, err) //nolint:errorlint // the call has ended, and the path is not blamed
 			}
-			return err
+			return cause
 		}
 		if err != nil {
 			errs = append(errs, err)

@@ -387,3 +387,18 @@ func TestASinkHearsBeforePathsThatMayWait(t *testing.T) {
 		t.Error("a path that leads nowhere is said to begin at once")
 	}
 }
+
+// A fetch whose time is over says so, and not that the peer cannot be reached, also if its path
+// failed for a reason of its own at the same moment.
+func TestTheEndOfTheTimeOfAFetchIsItsError(t *testing.T) {
+	f := newFixture()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	p, _ := f.selector(t, flow.Config{}, func(context.Context, transfer.Path, transfer.Peer, []transfer.Ref, transfer.Sink) error {
+		<-ctx.Done()
+		return transfer.ErrUnreachable
+	})
+	if err := p.Fetch(ctx, f.peer, refs, transfertest.NewSink()); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, transfer.ErrUnreachable) {
+		t.Errorf("got %v", err)
+	}
+}
