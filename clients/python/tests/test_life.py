@@ -58,8 +58,9 @@ def test_a_scheduler_that_is_started_anew(restartable: Restartable, gate: Gate) 
         before, life = client.session.client_id, client.session.life
         restartable.stop()
         eventually(lambda: "no answer for" in repr(client))
+        late = client.submit(str.lower, running)  # on its way when the scheduler is started anew
         restartable.start()
-        for future in (running, waiting):
+        for future in (running, waiting, late):
             with pytest.raises(errors.SchedulerLostError, match=r"started anew.*submit it again"):
                 future.result(PATIENCE)
             assert future.status == "lost"

@@ -288,10 +288,12 @@ class Sender:
 
     def _cause(self, error: BaseException, specs: list[Spec]) -> BaseException:
         """Returns the error of tasks that were refused. If they were refused because an input was
-        refused before, it is the input's error."""
+        refused before, or is lost with the lease that held it, it is the input's error."""
         if isinstance(error, errors.MillraceError) and error.reason == "UNKNOWN_INPUT":
-            inputs = (key for spec in specs for key in spec.inputs)
-            error = next((self._refused[key] for key in inputs if key in self._refused), error)
+            inputs = [key for spec in specs for key in spec.inputs]
+            refused = next((self._refused[key] for key in inputs if key in self._refused), None)
+            # A task that was still on its way when the scheduler was started anew.
+            error = refused or self._tasks.loss(inputs) or error
         for spec in specs:
             self._refused[spec.key] = error
             if len(self._refused) > _REFUSED:

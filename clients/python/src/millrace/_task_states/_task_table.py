@@ -36,6 +36,8 @@ class TaskTable:
         self.revision = 0
         # Ids of the tasks in the snapshot that is being received.
         self._snapshot: set[int] = set()
+        # The keys of all tasks at the end of the lease before; empty: there was none.
+        self._lost: set[str] = set()
         #: Delays the ends of tasks.
         self.order = Order()
         #: Called with the ids of each answer to a submission, and then with the updates of tasks
@@ -235,6 +237,7 @@ class TaskTable:
         calls: list[Callable[[], object]] = []
         with self.changed:
             self._lease.replace(opened)
+            self._lost = {*self._states, *(s.key for s in self._by_id.values())}
             lost = {id(s): s for s in (*self._states.values(), *self._by_id.values()) if s.id}
             for state in lost.values():
                 state.id = 0
@@ -250,6 +253,14 @@ class TaskTable:
             self._snapshot = set()
             self.changed.notify_all()
         return calls
+
+    def loss(self, keys: Iterable[str]) -> errors.SchedulerLostError | None:
+        """Returns the error of the first of the tasks that the lease before held; None if it held
+        none of them."""
+        for key in keys:
+            if key in self._lost:
+                return errors.SchedulerLostError(f"{_keys.from_wire(key)!r}: {self._lease.gone()}")
+        return None
 
     def begin_snapshot(self) -> None:
         """Forgets the tasks of a snapshot whose stream has ended in the middle of it."""
