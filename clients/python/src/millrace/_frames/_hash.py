@@ -10,7 +10,7 @@ process, in all libraries of data frames, and whatever the storage of their type
   as its ends.
 - None, NaN, NaT and NA are one missing value.
 
-`_cudf.py` computes the same on a GPU.
+`_cudf.py` computes the same on a GPU, and `worker/tables` in Go; docs/shuffle.md has the rule.
 """
 
 from __future__ import annotations
