@@ -176,10 +176,10 @@ type WatchResponse struct {
 	// With `snapshot`: the snapshot continues in the next message. Resources that none of its
 	// messages names do not exist. Only its last message has revisions; in the others they are 0.
 	More bool `protobuf:"varint,13,opt,name=more,proto3" json:"more,omitempty"`
-	// Topics that the client of `client_id` reads by calls of GetTopic that wait, and that have new
-	// messages. The messages were published before the tasks came into the states of this batch: a
-	// client that handles them first handles what a task published before the task's end. At most 100
-	// topics, those that the client began to read last.
+	// Topics that the client of `client_id` reads, and that have new messages. The messages were
+	// published before the tasks came into the states of this batch: a client that handles them first
+	// handles what a task has published before the task's end. A client reads a topic since its first
+	// GetTopic with `wait` or `later`; at most 100 topics, those that it began to read last.
 	Topics        []*TopicPosition `protobuf:"bytes,14,rep,name=topics,proto3" json:"topics,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
