@@ -101,15 +101,15 @@ class Replicas(_Processes):
 
     def __init__(self, directory: Path) -> None:
         schedulers = [f"127.0.0.1:{fixed_port()}" for _ in range(3)]
-        replicas = [f"127.0.0.1:{fixed_port()}" for _ in schedulers]
+        peers = [f"127.0.0.1:{fixed_port()}" for _ in schedulers]
         super().__init__(directory, schedulers)
         #: The processes of the schedulers, by address.
         self.schedulers = {
             address: self._run(
                 "scheduler", "--listen", address, "--http", "", "--journal", str(directory / f"journal-{own[-5:]}"),
-                "--replicas", ",".join(replicas), "--replica", own,
+                "--peers", ",".join(peers), "--peer-advertise", own,
             )
-            for address, own in zip(schedulers, replicas, strict=True)
+            for address, own in zip(schedulers, peers, strict=True)
         }  # fmt: skip
 
     def kill(self, address: str) -> None:
