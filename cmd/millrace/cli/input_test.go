@@ -37,6 +37,8 @@ func TestArgumentsThatAreTooManyOrTooFewAreSaidPlainly(t *testing.T) {
 		{[]string{"cancel"}, "millrace cancel got 0 arguments: it is written as `millrace cancel "},
 		{[]string{"describe", "task"}, "it is written as `millrace describe "},
 		{[]string{"wait", "g1", "g2", "g3"}, "millrace wait got 3 arguments"},
+		{[]string{"peers", "add"}, "millrace peers add got 0 arguments: it is written as `millrace peers add ADDRESS"},
+		{[]string{"peers", "bootstrap", "a", "b"}, "millrace peers bootstrap got 2 arguments"},
 	} {
 		if text := runLine(t, test.args...); !strings.Contains(text, test.word) {
 			t.Errorf("%v: %s", test.args, text)

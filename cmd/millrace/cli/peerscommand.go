@@ -117,7 +117,7 @@ the new one, and start that.`,
 // when the leader changes meanwhile.
 func (a *app) changePeers(use, short, long string, change func(context.Context, millracev1.SchedulerServiceClient, string) error) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: use, Short: short, Long: long, Args: cobra.ExactArgs(1),
+		Use: use, Short: short, Long: long, Args: exactly(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.call(cmd, func(ctx context.Context, _ *millrace.Client, s millracev1.SchedulerServiceClient) error {
 				for {
@@ -139,7 +139,7 @@ func (a *app) peersBootstrap() *cobra.Command {
 		Long: `Makes the directory of "millrace scheduler --journal" that of the first of several schedulers. Stop the scheduler before. Then
 start it with --peers and --peer-advertise as given here, and the token that it had, and the others with empty directories. It
 serves at once; the others have a vote as soon as they have all that it has. The files of before are kept in DIR/alone.`,
-		Args: cobra.ExactArgs(1), ValidArgsFunction: oneDirectory,
+		Args: exactly(1), ValidArgsFunction: oneDirectory,
 		RunE: func(_ *cobra.Command, args []string) error {
 			addresses, own := a.settings.Strings("peers"), a.settings.String("peer-advertise")
 			if err := distinct(addresses); err != nil {
