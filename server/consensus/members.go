@@ -92,7 +92,7 @@ func (r *Peer) consider(q question) answer {
 	a.Phase, a.Leads, a.Term = phaseMember, started.State() == raft.Leader, started.CurrentTerm()
 	a.Applied, a.Last = started.AppliedIndex(), started.LastIndex()
 	if !a.Leads {
-		a.Silence = time.Since(started.LastContact())
+		a.Silence = r.silence(started)
 	}
 	for _, s := range r.members() {
 		a.Members = append(a.Members, string(s.ID))

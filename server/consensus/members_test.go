@@ -151,6 +151,24 @@ func TestPeersSeeEachOther(t *testing.T) {
 	}
 }
 
+// TestSilenceBeginsWithThePeer: a peer that finds no leader has not waited since the year 1.
+func TestSilenceBeginsWithThePeer(t *testing.T) {
+	c := newCluster(t, Config{})
+	_, term := c.lead()
+	term.Release()
+	for i := range names {
+		c.stop(i)
+	}
+	begun := time.Now()
+	c.start(0)
+	r := c.peers[0]
+	until(t, "the peer waits", func() bool { return r.Own().Silence > 0 })
+	shown := r.Peers(t.Context())[0].Silence
+	if most := time.Since(begun); r.Own().Silence < shown || shown > most {
+		t.Errorf("a peer of %v waits for %v", most, shown)
+	}
+}
+
 // TestFoundersNeedTheSameList: a cluster does not begin with two lists, or with four schedulers.
 func TestFoundersNeedTheSameList(t *testing.T) {
 	c := newPlaces(t, Config{})

@@ -110,6 +110,7 @@ type Peer struct {
 
 	mu    sync.Mutex // guards all below, and identity
 	raft  *raft.Raft // nil: it has not begun
+	begun time.Time  // of raft
 	phase string
 	// term is the current one; nil: another peer leads. changed is closed when that changes.
 	term    *Term
@@ -270,7 +271,7 @@ func (r *Peer) begin(ctx context.Context) error {
 		return fmt.Errorf("peer: begin with the log in %s: %w", path, errors.Join(err, r.state.cause()))
 	}
 	r.mu.Lock()
-	r.raft = started
+	r.raft, r.begun = started, time.Now()
 	r.mu.Unlock()
 	r.workers.Go(r.watch)
 	r.workers.Go(r.snapshots)

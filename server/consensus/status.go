@@ -82,12 +82,21 @@ func (r *Peer) Own() schedapi.OwnPeer {
 	}
 	own.Term, own.Last, own.Committed, own.Applied = started.CurrentTerm(), started.LastIndex(), started.CommitIndex(), started.AppliedIndex()
 	if !own.Leads {
-		own.Silence = time.Since(started.LastContact())
+		own.Silence = r.silence(started)
 	}
 	return own
 }
 
-// leads returns Raft if this peer leads, else an error that names the leader.
+// silence returns the time since a peer has heard of a leader; since its start, if it has of none.
+func (r *Peer) silence(started *raft.Raft) time.Duration {
+	contact := started.LastContact()
+	if contact.IsZero() {
+		contact = r.begun // It was set before started.
+	}
+	return time.Since(contact)
+}
+
+// leading returns Raft if this peer leads, else an error that names the leader.
 func (r *Peer) leading() (*raft.Raft, error) {
 	if started := r.started(); started != nil && started.State() == raft.Leader {
 		return started, nil
@@ -171,7 +180,7 @@ func (r *Peer) attend(ctx context.Context) error {
 		r.mu.Lock()
 		r.seen = seen
 		r.mu.Unlock()
-		if leads || time.Since(started.LastContact()) < silentTime || !r.isRemoved(ctx) {
+		if leads || r.silence(started) < silentTime || !r.isRemoved(ctx) {
 			removed = 0
 			continue
 		}

@@ -103,7 +103,7 @@ type Peer struct {
 	Index uint64 `protobuf:"varint,6,opt,name=index,proto3" json:"index,omitempty"`
 	// Number of entries that it lacks.
 	Behind uint64 `protobuf:"varint,7,opt,name=behind,proto3" json:"behind,omitempty"`
-	// Time since a follower has heard of the leader.
+	// Time since a follower has heard of the leader, or since it was started.
 	Silence *durationpb.Duration `protobuf:"bytes,8,opt,name=silence,proto3" json:"silence,omitempty"`
 	// Version of its program. Empty: it is not known.
 	Version string `protobuf:"bytes,9,opt,name=version,proto3" json:"version,omitempty"`
