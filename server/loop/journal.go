@@ -96,7 +96,7 @@ func (l *Loop) Restore(ctx context.Context, config journal.Config) error {
 		l.catalog.Begin(first)
 	}
 	l.step(sched.Loaded{Restarts: r.starts - 1, Functions: l.functions.Hashes()})
-	if err := l.written(ctx); err != nil { // It has the first number of a new task.
+	if err := persisted(ctx, r.journal, r.recorded); err != nil { // It has the first number of a new task.
 		return err
 	}
 	r.loading = false
@@ -130,15 +130,15 @@ func (l *Loop) Restore(ctx context.Context, config journal.Config) error {
 func (l *Loop) begun(ctx context.Context) error {
 	l.now = l.config.Clock()
 	l.record(&journal.Begun{Cluster: l.config.Cluster.ID, Life: l.config.Cluster.Life, Starts: l.restarting.starts})
-	return l.written(ctx)
+	return persisted(ctx, l.restarting.journal, l.restarting.recorded)
 }
 
-// written waits until all that was recorded is durable. While the disk refuses it, it waits.
-func (l *Loop) written(ctx context.Context) error {
-	r := &l.restarting
+// persisted waits until a record is durable, also while the disk refuses it. An error says that the
+// context has ended, or that the journal is given up.
+func persisted(ctx context.Context, j *journal.Journal, record uint64) error {
 	for {
-		err := r.journal.Wait(ctx, r.recorded)
-		if err == nil || ctx.Err() != nil || r.journal.Stats().Lost {
+		err := j.Wait(ctx, record)
+		if err == nil || ctx.Err() != nil || j.Stats().Lost {
 			return err
 		}
 	}

@@ -7,10 +7,9 @@ import (
 	"github.com/millrace/millrace/server/sched"
 )
 
-// A client that scatters an object is told so by the worker that has it, once the scheduler has
-// accepted it. The bytes cannot be computed again. So the rows that say they are there become
-// durable first, and then the machine hears of them: whatever was accepted, or was read by a task,
-// is there after a restart, or is reported as lost.
+// The bytes of a scattered object cannot be computed again. So the machine hears of them after the
+// row that says that their task has succeeded is durable. Then an object that was accepted or read
+// by a task is there after a restart, or is reported as lost.
 
 // written is a report of a scattered object that waits for the disk.
 type written struct {
@@ -70,10 +69,7 @@ func (l *Loop) awaitWritten() {
 	r.accepting = true
 	j, record := r.journal, r.written[len(r.written)-1].record
 	go func() {
-		lost := false
-		for !lost && j.Wait(context.Background(), record) != nil {
-			lost = j.Stats().Lost
-		}
+		lost := persisted(context.Background(), j, record) != nil
 		_ = l.post(context.Background(), func() { // An error says that the loop has stopped.
 			r.accepting = false
 			if lost {
@@ -86,17 +82,25 @@ func (l *Loop) awaitWritten() {
 	}()
 }
 
-// acceptWritten gives the machine the objects whose rows are durable. A worker whose session has
-// ended reports them again in the next one.
+// acceptWritten gives the machine the objects whose rows are durable. Consecutive ones of one
+// worker are one event. A worker whose session has ended reports them again in the next one.
 func (l *Loop) acceptWritten() {
 	r := &l.restarting
 	durable := r.recorded - r.journal.Waiting()
-	for len(r.written) > 0 && r.written[0].record <= durable {
-		x := r.written[0]
-		r.written = slices.Delete(r.written, 0, 1)
-		if !x.session.ended {
-			l.step(sched.ObjectsReported{Worker: x.session.worker.id, Gained: []sched.Stored{x.object}})
-			l.dirty.counters(x.session.worker)
+	ready := 0
+	for ready < len(r.written) && r.written[ready].record <= durable {
+		ready++
+	}
+	for i := 0; i < ready; {
+		s := r.written[i].session
+		var gained []sched.Stored
+		for ; i < ready && r.written[i].session == s; i++ {
+			gained = append(gained, r.written[i].object)
+		}
+		if !s.ended {
+			l.step(sched.ObjectsReported{Worker: s.worker.id, Gained: gained})
+			l.dirty.counters(s.worker)
 		}
 	}
+	r.written = slices.Delete(r.written, 0, ready)
 }

@@ -39,15 +39,15 @@ func (w *worker) accepted(task ids.TaskID) bool {
 	return w.Take(&out) && slices.ContainsFunc(out.Accepted, func(r sched.Replica) bool { return r.Task == task })
 }
 
-// Scattered bytes are accepted when that is durable, and not before: whoever is told that they are
-// there finds them after a restart, or learns that they are lost, even if their worker dies, too.
+// Scattered bytes are accepted when that is durable, and not before. After a restart a client finds
+// the accepted bytes, or learns that they are lost if their worker has died, too.
 func TestScatteredDataIsAcceptedWhenThatIsDurable(t *testing.T) {
 	d := newDirectory(t)
 	d.snapshotBytes = 1 // A snapshot takes the place of records all the time.
 	s := begin(t, d, loop.Config{Machine: sched.Config{DataGrace: time.Millisecond}, Cluster: schedapi.Cluster{WorkerLease: time.Hour}})
 	c := s.open("c")
 	w, broken := s.join("w", nil), s.join("broken", nil)
-	task, lost, dropped := s.data(c, "k"), s.data(c, "lost"), s.data(c, "dropped")
+	task, second, lost, dropped := s.data(c, "k"), s.data(c, "second"), s.data(c, "lost"), s.data(c, "dropped")
 	stuck := make(chan struct{})
 	goOn := sync.OnceFunc(func() { close(stuck) })
 	defer goOn()
@@ -55,6 +55,7 @@ func TestScatteredDataIsAcceptedWhenThatIsDurable(t *testing.T) {
 	d.stuck = stuck
 	d.mu.Unlock()
 	w.wrote(task)
+	w.wrote(second)
 	w.wrote(lost)
 	s.must(w.Report(t.Context(), schedapi.Inbound{Lost: []sched.Replica{{Task: lost, Generation: 1}}}))
 	broken.wrote(dropped)
@@ -68,6 +69,7 @@ func TestScatteredDataIsAcceptedWhenThatIsDurable(t *testing.T) {
 	goOn()
 	s.until("the bytes are accepted", func(schedapi.Reader) bool { return w.accepted(task) })
 	s.is(task, sched.TaskSucceeded)
+	s.is(second, sched.TaskSucceeded)
 	s.must(s.CloseClient(t.Context(), s.open("sync")))
 	s.is(lost, sched.TaskWaiting)
 	s.is(dropped, sched.TaskWaiting)
