@@ -159,12 +159,8 @@ func TestAPutThatTheDiskRefusesIsRepeatedOnce(t *testing.T) {
 	if !errors.As(err, &refused) || refused.Kind != schedapi.ErrJournal {
 		t.Errorf("with a full disk a value is put with %v", err)
 	}
-	s.directory.breakNow(nil)
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		if _, err = s.Ask(t.Context(), at, put); err == nil || time.Now().After(deadline) {
-			break
-		}
-	}
+	s.mend()
+	_, err = s.Ask(t.Context(), at, put)
 	s.must(err)
 	if info, err := s.Queue(t.Context(), at, "q"); err != nil || info.Size != 1 {
 		t.Errorf("the queue is %+v, %v", info, err)

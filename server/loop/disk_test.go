@@ -28,8 +28,10 @@ type directory struct {
 	stuck chan struct{}
 	// snapshotBytes is the least size of the log from which a snapshot is taken; 0: the default.
 	snapshotBytes int
-	// sound counts the writes that succeed before the fault, failed those that have failed.
-	sound, failed int
+	// sound counts the writes that succeed before the fault. failed gets a value for each write
+	// that fails, if it has room.
+	sound  int
+	failed chan struct{}
 }
 
 var errDisk = errors.New("the disk is broken")
@@ -68,6 +70,17 @@ func (d *directory) breakNow(fault error) {
 	d.fault = fault
 }
 
+// mend lets writes succeed again, and waits until the disk has taken all.
+func (s *start) mend() {
+	s.t.Helper()
+	s.directory.breakNow(nil)
+	err := s.Recorded(s.t.Context())
+	if err != nil { // by a write that had begun
+		err = s.Recorded(s.t.Context())
+	}
+	s.must(err)
+}
+
 // copied is the directory as a scheduler finds it that starts now.
 func (d *directory) copied(t *testing.T) *directory {
 	t.Helper()
@@ -94,17 +107,18 @@ func (b breakable) Write(p []byte) (int, error) {
 		b.directory.sound--
 		fault = nil
 	}
-	if fault != nil {
-		b.directory.failed++
-	}
 	b.directory.mu.Unlock()
 	if stuck != nil {
 		<-stuck
 	}
-	if fault != nil {
-		return 0, fault
+	if fault == nil {
+		return b.File.Write(p)
 	}
-	return b.File.Write(p)
+	select {
+	case b.directory.failed <- struct{}{}:
+	default:
+	}
+	return 0, fault
 }
 
 // Sync does nothing: no test takes the power away.
@@ -214,13 +228,8 @@ func TestAFullDiskRefusesOnlyWhatNeedsARecord(t *testing.T) {
 	refused("a drain", s.DrainWorkers(ctx, sched.DrainOrdered{Workers: []ids.WorkerID{w.Worker()}, Purpose: copies.DrainKeep}))
 	goesOn("the renewal of a lease", s.RenewClient(ctx, c))
 
-	s.directory.breakNow(nil)
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		if _, err = s.OpenClient(ctx, schedapi.ClientSpec{Namespace: "n"}); err == nil || time.Now().After(deadline) {
-			break
-		}
-	}
-	s.must(err)
+	s.mend()
+	s.open("later")
 }
 
 // A release that the disk refuses ends with an error, although its task is gone: a crash brings the
@@ -284,23 +293,17 @@ func TestAStartWaitsForItsRecord(t *testing.T) {
 	for _, heal := range []bool{false, true} {
 		d := newDirectory(t)
 		d.fault, d.sound = errDisk, 1 // The head of the first segment can be written.
-		ctx, cancel := context.WithCancel(t.Context())
+		d.failed = make(chan struct{}, 1)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		l := loop.New(loop.Config{Cluster: schedapi.Cluster{Life: 1}})
 		restored := make(chan error, 1)
 		go func() { restored <- l.Restore(ctx, journal.Config{Files: d, RetryTime: time.Millisecond}) }()
-		deadline := time.Now().Add(time.Minute)
-		for failed := 0; failed < 3; time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("the start has tried its record %d times in a minute, want 3", failed)
-			}
-			d.mu.Lock()
-			failed = d.failed
-			d.mu.Unlock()
+		for range 3 {
 			select {
+			case <-d.failed:
 			case err := <-restored:
 				t.Fatalf("the start ends before its record is durable: %v", err)
-			default:
 			}
 		}
 		if heal {
@@ -349,8 +352,7 @@ func TestAnEndThatTheDiskRefusesIsRefusedAgain(t *testing.T) {
 			}
 		}
 	}
-	s.directory.breakNow(nil)
-	s.until("the disk takes all", func(schedapi.Reader) bool { return s.Journal().Waiting == 0 })
+	s.mend()
 	for _, e := range ends {
 		var gone *sched.Error
 		if err := e.end(); e.gone != 0 && (!errors.As(err, &gone) || gone.Kind != e.gone) || e.gone == 0 && err != nil {
