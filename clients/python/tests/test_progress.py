@@ -93,16 +93,21 @@ def test_many_bars_are_one_together(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_notebook(tmp_path: Path) -> None:
     """The cell ends at once, and the bars in it go on until the futures have ended.
 
-    A kernel may send the last words of a thread after the end of the cell that waited for it: they
-    come while the next cell runs.
+    A kernel says with each update which cell was the last one to begin. nbclient drops updates of a
+    cell that has ended, so a task waits here until the next cell runs.
     """
     code = """
+import os
+from pathlib import Path
 from millrace import Client, progress
+gate = Path("gate").absolute()
+os.mkfifo(gate)
 client = Client(n_workers=1, memory_limit="64MiB", device="host")
-futures = client.map(abs, range(7))
+futures = [*client.map(abs, range(6)), client.submit(Path.read_text, gate)]
 progress(futures)"""
     wait = """
 import threading
+gate.write_text("")
 client.gather(futures)
 [t.join() for t in threading.enumerate() if t.name == "millrace-progress"]"""
     close = "client.close()"
