@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import threading
 import time
 from typing import Any
 
@@ -85,6 +86,27 @@ def test_a_handler_may_wait_for_tasks(client: Client) -> None:
         client.submit(log, "waits", -i, pure=False).result(PATIENCE)
     assert [seen.get(timeout=PATIENCE) for _ in range(3)] == [0, 1, 2]
     client.unsubscribe_topic("waits")
+
+
+def test_a_handler_that_is_stuck_does_not_withhold_results(client: Client) -> None:
+    """Another handler that goes on makes the wait for it no longer."""
+    done = threading.Event()
+
+    def publish() -> None:
+        while not done.is_set():
+            client.log_event("goes on", 1)
+
+    client.subscribe_topic("stuck", lambda _: done.wait())
+    client.subscribe_topic("goes on", lambda _: None)
+    publisher = threading.Thread(target=publish)
+    publisher.start()
+    try:
+        client.submit(log, "stuck", 1, pure=False).result(PATIENCE)
+    finally:
+        done.set()
+        publisher.join()
+    client.unsubscribe_topic("stuck")
+    client.unsubscribe_topic("goes on")
 
 
 def test_handlers_run_in_the_event_loop(cluster: LocalCluster) -> None:

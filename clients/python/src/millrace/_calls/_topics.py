@@ -125,7 +125,7 @@ class _Subscription:
         for until it has caught up."""
         if self._handled < self._late:
             return
-        if not self._session.order.until(lambda: self._ended or self._handled >= number):
+        if not self._session.order.until(lambda: self._ended or self._handled >= number, lambda: self._handled):
             self._late = number
 
     def _began(self, reply: Reply) -> None:

@@ -68,9 +68,10 @@ class TaskOutput:
         take: Callable[[TaskLine], object],
     ) -> None:
         self._connection, self._locator, self._namespace, self._pending = connection, locator, namespace, pending
-        #: As given.
-        self.order = order
-        self._display = Display(take)
+        self._order, self._take = order, take
+        # The number of lines that were shown.
+        self._lines = 0
+        self._display = Display(self._give)
         # Shows output before the ends of tasks. A call there may take long: it calls the user's
         # function.
         self._shower = CallbackThread()
@@ -222,6 +223,15 @@ class TaskOutput:
         skipped = max(output.offset - read, 0)
         self._display.put(attempt, output.key, follower.name, output.stderr, text, skipped)
 
+    def _give(self, line: TaskLine) -> None:
+        """Gives a line to the function that takes them. The display calls it in one thread at a
+        time."""
+        with self._order.handling():
+            try:
+                self._take(line)
+            finally:
+                self._lines += 1
+
     # ---- before the ends of tasks ----------------------------------------------------------------
 
     def precede(self, tasks: Sequence[task_pb2.TaskUpdate]) -> None:
@@ -241,16 +251,15 @@ class TaskOutput:
 
         def run() -> None:
             try:
-                with self.order.handling():
-                    show()
+                show()
             finally:
                 self._behind = False
                 done.set()
-                self.order.step()
+                self._order.step()
 
         waits = not self._behind
         self._shower.soon(run)
-        if waits and not self.order.until(done.is_set):
+        if waits and not self._order.until(done.is_set, lambda: self._lines):
             self._behind = not done.is_set()
 
     def _catch_up(self, ended: dict[int, set[int]]) -> None:
@@ -368,7 +377,6 @@ class _Follower:
         try:
             for batch in batches:
                 self._output.put(self, batch)
-                self._output.order.step()
         except grpc.RpcError:
             self.answers = False
 

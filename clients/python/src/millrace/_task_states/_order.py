@@ -14,22 +14,20 @@ class Order:
     """Delays the ends of tasks until handlers have handled what came before.
 
     The handlers run in threads of their own. The thread that receives the ends waits for them, but
-    not if one of them waits for the end of a task itself, and not for long if they are stuck.
+    not if one of them waits for the end of a task itself, and not for long if one is stuck.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        # Guarded by _changed. The number of steps that handlers have made; the threads that handle
-        # something, and how many of them wait for tasks.
-        self._steps = 0
+        # Guarded by _changed. The threads that handle something, and how many of them wait for
+        # tasks. A thread looks for itself without the lock: no other one adds or removes it.
         self._handlers: set[int] = set()
         self._waiting = 0
         self._ended = False
 
     def step(self) -> None:
-        """Notes that a handler has made progress."""
+        """Tells those that wait that a handler has made progress."""
         with self._changed:
-            self._steps += 1
             self._changed.notify_all()
 
     def end(self) -> None:
@@ -38,13 +36,18 @@ class Order:
             self._ended = True
             self._changed.notify_all()
 
-    def until(self, reached: Callable[[], bool]) -> bool:
-        """Waits until handlers have reached something. Returns False if it has given up."""
+    def until(self, reached: Callable[[], bool], progress: Callable[[], int]) -> bool:
+        """Waits until a handler has reached something. Returns False if it has given up.
+
+        Args:
+            reached: returns whether that is so.
+            progress: returns a number that changes with each step of this handler.
+        """
         with self._changed:
             while not reached():
-                before = self._steps
+                before = progress()
                 free = self._changed.wait_for(
-                    lambda: self._ended or self._waiting or self._steps != before,  # noqa: B023
+                    lambda: self._ended or self._waiting or reached() or progress() != before,  # noqa: B023
                     _STUCK,
                 )
                 if self._ended or self._waiting or not free:
@@ -62,7 +65,6 @@ class Order:
         finally:
             with self._changed:
                 self._handlers.discard(me)
-                self._steps += 1
                 self._changed.notify_all()
 
     @contextlib.contextmanager

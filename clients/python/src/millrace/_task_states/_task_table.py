@@ -50,7 +50,7 @@ class TaskTable:
     def orphan(self, error: BaseException) -> None:
         """Fails all tasks that have not ended. Takes no lock: for a forked child, where threads of
         the parent may have held it at the fork."""
-        self.changed = threading.Condition(threading.RLock())
+        self.changed, self.order = threading.Condition(threading.RLock()), Order()
         for state in list(self._states.values()):
             if not state.done:
                 state.failure = error
