@@ -47,9 +47,14 @@ def main() -> None:
 
     def settled() -> None:
         client.session.flush()
-        while any(
-            client.scheduler_info()["tasks"][s] for s in ("waiting", "ready", "assigned", "running", "succeeded")
-        ):
+        deadline = time.monotonic() + 60
+        while True:
+            counts = client.scheduler_info()["tasks"]
+            left = {s: counts[s] for s in ("waiting", "ready", "assigned", "running", "succeeded") if counts[s]}
+            if not left:
+                return
+            if time.monotonic() > deadline:
+                sys.exit(f"tasks are left a minute after all futures were released: {left}")
             time.sleep(0.002)
 
     out: dict[str, object] = {}
