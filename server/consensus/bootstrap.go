@@ -37,6 +37,9 @@ func Bootstrap(d *journal.Directory, addresses []string, own string, kept []stri
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
+	if err := RefuseOlder(d); err != nil {
+		return err
+	}
 	if begun, err := journal.Identify(d); err != nil {
 		return err
 	} else if begun == nil {

@@ -53,7 +53,9 @@ const (
 
 	// IdentityFile is the file, in the directory of a peer, that says which one it is.
 	IdentityFile = "peer.json"
-	raftName     = "raft"
+	// olderFile was that of versions whose log and snapshots this one cannot read.
+	olderFile = "replica.json"
+	raftName  = "raft"
 )
 
 // Config sets up a peer.
@@ -170,6 +172,9 @@ func (r *Peer) identify() error {
 	d := r.config.Directory
 	text, err := d.Read(IdentityFile)
 	if errors.Is(err, fs.ErrNotExist) {
+		if err := RefuseOlder(d); err != nil {
+			return err
+		}
 		if begun, err := journal.Identify(d); err != nil {
 			return err
 		} else if begun != nil {
@@ -184,6 +189,18 @@ func (r *Peer) identify() error {
 		return fmt.Errorf("peer: read %s: %w: move the directory away, and start again: the others hand over all", filepath.Join(d.Path(), IdentityFile), err)
 	}
 	return nil
+}
+
+// RefuseOlder refuses the directory of a peer of an earlier version. Without that, it would pass for
+// an empty one.
+func RefuseOlder(d *journal.Directory) error {
+	if _, err := d.Size(olderFile); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	return fmt.Errorf("peer: an earlier version of the program wrote %s, as %s in it says: stop that version, copy \"files\" out of the directory of the scheduler that led last, "+
+		"call \"millrace peers bootstrap\" with the copy, and start the others with empty directories", d.Path(), olderFile)
 }
 
 // cluster returns the name of the cluster; empty: this peer is in none yet.

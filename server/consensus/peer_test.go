@@ -577,6 +577,36 @@ func TestMissingIdentityIsSaid(t *testing.T) {
 	}
 }
 
+// TestDirectoryOfAnEarlierVersionIsRefused: it is not taken for an empty one, and stays as it is.
+func TestDirectoryOfAnEarlierVersionIsRefused(t *testing.T) {
+	root := t.TempDir()
+	kept := filepath.Join(root, filesName)
+	if err := errors.Join(os.Mkdir(kept, 0o700), os.WriteFile(filepath.Join(root, olderFile), []byte("{}"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	directory, err := journal.OpenDirectory(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = directory.Close() }()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, err := Open(Config{Directory: directory, Addresses: names, Own: names[0], Listener: listener}); err == nil {
+		r.Close()
+		t.Error("a peer begins in it")
+	} else if !strings.Contains(err.Error(), olderFile) || !strings.Contains(err.Error(), "millrace peers bootstrap") {
+		t.Error(err)
+	}
+	if err := Bootstrap(directory, names, names[0], nil, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), olderFile) {
+		t.Errorf("as that of a scheduler alone: %v", err)
+	}
+	if _, err := os.Stat(kept); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestPeerEndsWithItsDisk: a leader whose log cannot be written says so, and does not say that
 // another scheduler has taken its journal.
 func TestPeerEndsWithItsDisk(t *testing.T) {

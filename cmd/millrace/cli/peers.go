@@ -141,6 +141,9 @@ func advertised(text, listens string) (string, error) {
 
 // demandAlone refuses the directory of a peer for a scheduler that is alone.
 func demandAlone(directory *journal.Directory) error {
+	if err := consensus.RefuseOlder(directory); err != nil {
+		return usageError{fmt.Errorf("--journal: %w", err)}
+	}
 	if _, err := directory.Size(consensus.IdentityFile); err == nil {
 		return usageError{fmt.Errorf("--journal %s: it belongs to one of several schedulers: give --peers and --peer-advertise, too, or choose another directory", directory.Path())}
 	}

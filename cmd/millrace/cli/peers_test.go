@@ -38,12 +38,14 @@ func TestWrongPeersAreRefused(t *testing.T) {
 // TestDirectoryOfAPeerIsRefused: a scheduler alone does not begin a new cluster beside the files
 // of one of several.
 func TestDirectoryOfAPeerIsRefused(t *testing.T) {
-	directory := t.TempDir()
-	if err := os.WriteFile(filepath.Join(directory, "peer.json"), []byte("{}"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	text := runLine(t, "scheduler", "--listen", "127.0.0.1:0", "--http", "", "--journal", directory, "--token", "t0ken")
-	if !strings.Contains(text, "belongs to one of several schedulers") {
-		t.Error(text)
+	for name, want := range map[string]string{"peer.json": "belongs to one of several schedulers", "replica.json": "earlier version"} {
+		directory := t.TempDir()
+		if err := os.WriteFile(filepath.Join(directory, name), []byte("{}"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		text := runLine(t, "scheduler", "--listen", "127.0.0.1:0", "--http", "", "--journal", directory, "--token", "t0ken")
+		if !strings.Contains(text, want) {
+			t.Error(text)
+		}
 	}
 }
