@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -24,8 +25,11 @@ import (
 //	the other:  32 random bytes, HMAC-SHA-256 of "answer" and all of the bytes before
 //	the caller: HMAC-SHA-256 of "caller" and the same bytes
 //
-// The key is the secret. Behind the bytes is the name of the cluster, except in a question: one
-// that joins does not know it yet. All that follows has no encryption and no further checks.
+// The key is the secret. Behind the bytes are the name of the cluster and the id of the peer that
+// is called, except in a question: one that joins does not know them yet. The id matters when a
+// peer has lost its directory. The leader still sends to its old id, from the beginning on, and
+// would take away what the new id at the same address has got meanwhile. All that follows has no
+// encryption and no further checks.
 const (
 	helloMagic = magic
 	// helloTime is the time for a hello.
@@ -40,7 +44,7 @@ const (
 	connAsk  = 'a'
 )
 
-var errStranger = errors.New("the other side has another token, or belongs to another cluster")
+var errStranger = errors.New("the other side has another token or id, or belongs to another cluster")
 
 // layer is the connections of a peer, and raft.StreamLayer.
 type layer struct {
@@ -48,10 +52,10 @@ type layer struct {
 	own string
 	key []byte
 	log *slog.Logger
-	// cluster returns the name of the cluster; empty: this peer is in none yet.
-	cluster func() string
-	ask     func(net.Conn) // answers a question
-	call    func(ctx context.Context, address string) (net.Conn, error)
+	// self returns which peer this is; empty: it is in no cluster yet.
+	self func() identity
+	ask  func(net.Conn) // answers a question
+	call func(ctx context.Context, address string) (net.Conn, error)
 
 	accepted chan net.Conn
 	closed   chan struct{}
@@ -59,8 +63,8 @@ type layer struct {
 	conns    sync.WaitGroup
 }
 
-func newLayer(config Config, cluster func() string, ask func(net.Conn)) *layer {
-	l := &layer{Listener: config.Listener, own: config.Own, key: config.Secret, cluster: cluster, log: config.Log, ask: ask, call: config.dial, accepted: make(chan net.Conn), closed: make(chan struct{})}
+func newLayer(config Config, self func() identity, ask func(net.Conn)) *layer {
+	l := &layer{Listener: config.Listener, own: config.Own, key: config.Secret, self: self, log: config.Log, ask: ask, call: config.dial, accepted: make(chan net.Conn), closed: make(chan struct{})}
 	l.conns.Go(l.serve)
 	return l
 }
@@ -173,14 +177,24 @@ func (l *layer) Close() error {
 	return err
 }
 
-// Dial is part of raft.StreamLayer.
-func (l *layer) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+// Dial is part of raft.StreamLayer. It gets an id: see byID.
+func (l *layer) Dial(id raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	return l.dial(ctx, string(address), connRaft)
+	return l.dial(ctx, string(id), connRaft)
 }
 
-func (l *layer) dial(ctx context.Context, address string, kind byte) (net.Conn, error) {
+// byID has Raft connect to ids in place of addresses: an id begins with the address.
+type byID struct{}
+
+// ServerAddr is part of raft.ServerAddressProvider.
+func (byID) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
+	return raft.ServerAddress(id), nil
+}
+
+// dial connects to the peer of an id. For a question its address is enough.
+func (l *layer) dial(ctx context.Context, id string, kind byte) (net.Conn, error) {
+	address, _, _ := strings.Cut(id, idMark)
 	ctx, cancel := context.WithTimeout(ctx, helloTime)
 	defer cancel()
 	conn, err := l.call(ctx, address)
@@ -190,7 +204,7 @@ func (l *layer) dial(ctx context.Context, address string, kind byte) (net.Conn, 
 	until, _ := ctx.Deadline()
 	err = conn.SetDeadline(until)
 	if err == nil {
-		err = l.greet(conn, kind)
+		err = l.greet(conn, kind, id)
 	}
 	if err == nil {
 		err = conn.SetDeadline(time.Time{})
@@ -203,8 +217,8 @@ func (l *layer) dial(ctx context.Context, address string, kind byte) (net.Conn, 
 }
 
 // greet is the hello of the caller.
-func (l *layer) greet(conn net.Conn, kind byte) error {
-	cluster := l.of(kind)
+func (l *layer) greet(conn net.Conn, kind byte, id string) error {
+	name := nameOf(kind, identity{id, l.self().Cluster})
 	said := append([]byte(helloMagic), kind)
 	said = append(said, nonce()...)
 	if _, err := conn.Write(said); err != nil {
@@ -215,10 +229,10 @@ func (l *layer) greet(conn net.Conn, kind byte) error {
 		return fmt.Errorf("%w: %w", errStranger, err)
 	}
 	said = append(said, answer[:sha256.Size]...)
-	if !hmac.Equal(answer[sha256.Size:], l.sum("answer", said, cluster)) {
+	if !hmac.Equal(answer[sha256.Size:], l.sum("answer", said, name)) {
 		return errStranger
 	}
-	_, err := conn.Write(l.sum("caller", said, cluster))
+	_, err := conn.Write(l.sum("caller", said, name))
 	return err
 }
 
@@ -235,35 +249,36 @@ func (l *layer) welcome(conn net.Conn) (kind byte, err error) {
 		return 0, errors.New("it is no peer")
 	}
 	kind = said[len(helloMagic)]
-	cluster := l.of(kind)
-	if kind != connAsk && cluster == "" {
+	own := l.self()
+	if kind != connAsk && own.Cluster == "" {
 		return 0, errors.New("this peer is in no cluster yet")
 	}
+	name := nameOf(kind, own)
 	said = append(said, nonce()...)
-	if _, err := conn.Write(append(said[len(said)-sha256.Size:len(said):len(said)], l.sum("answer", said, cluster)...)); err != nil {
+	if _, err := conn.Write(append(said[len(said)-sha256.Size:len(said):len(said)], l.sum("answer", said, name)...)); err != nil {
 		return 0, err
 	}
 	shown := make([]byte, sha256.Size)
 	if _, err := io.ReadFull(conn, shown); err != nil {
 		return 0, fmt.Errorf("%w: %w", errStranger, err)
 	}
-	if !hmac.Equal(shown, l.sum("caller", said, cluster)) {
+	if !hmac.Equal(shown, l.sum("caller", said, name)) {
 		return 0, errStranger
 	}
 	return kind, conn.SetDeadline(time.Time{})
 }
 
-// of returns the name of the cluster that belongs to a kind of connection.
-func (l *layer) of(kind byte) string {
+// nameOf returns what both sides of a connection must know of the peer that is called.
+func nameOf(kind byte, of identity) string {
 	if kind == connAsk {
 		return ""
 	}
-	return l.cluster()
+	return of.Cluster + " " + of.ID
 }
 
-func (l *layer) sum(side string, said []byte, cluster string) []byte {
+func (l *layer) sum(side string, said []byte, name string) []byte {
 	mac := hmac.New(sha256.New, l.key)
-	for _, part := range [][]byte{[]byte(side), said, []byte(cluster)} {
+	for _, part := range [][]byte{[]byte(side), said, []byte(name)} {
 		_, _ = mac.Write(part) // It never fails.
 	}
 	return mac.Sum(nil)

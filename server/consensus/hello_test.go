@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// TestStrangersAreRefused: a connection needs the secret and the same cluster, on both sides. One
-// with a question needs the secret only.
+// TestStrangersAreRefused: a connection needs the secret, the same cluster, and the id of the peer
+// that is called. One with a question needs the secret only.
 func TestStrangersAreRefused(t *testing.T) {
 	open := func(secret, cluster string) *layer {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -25,7 +25,7 @@ func TestStrangersAreRefused(t *testing.T) {
 			dial: func(ctx context.Context, address string) (net.Conn, error) {
 				return new(net.Dialer).DialContext(ctx, "tcp", address)
 			},
-		}, func() string { return cluster }, func(conn net.Conn) { _, _ = conn.Write([]byte("answer")) })
+		}, func() identity { return identity{listener.Addr().String(), cluster} }, func(conn net.Conn) { _, _ = conn.Write([]byte("answer")) })
 		t.Cleanup(func() { _ = l.Close() })
 		return l
 	}
@@ -53,6 +53,9 @@ func TestStrangersAreRefused(t *testing.T) {
 	}
 	if _, err := open("secret", "").dial(ctx, open("secret", "").Listener.Addr().String(), connRaft); !errors.Is(err, errStranger) {
 		t.Errorf("no cluster: %v", err)
+	}
+	if _, err := open("secret", "cluster").dial(ctx, at+idMark+"1", connRaft); !errors.Is(err, errStranger) {
+		t.Errorf("another peer at the address: %v", err)
 	}
 	// One that cannot check the answer, and says what it likes.
 	raw, err := net.Dial("tcp", at)
@@ -82,7 +85,7 @@ func TestSilentConnectionsHoldNobodyOut(t *testing.T) {
 		dial: func(ctx context.Context, address string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", address)
 		},
-	}, func() string { return "cluster" }, func(conn net.Conn) { _, _ = conn.Write([]byte("answer")) })
+	}, func() identity { return identity{listener.Addr().String(), "cluster"} }, func(conn net.Conn) { _, _ = conn.Write([]byte("answer")) })
 	defer func() { _ = l.Close() }()
 	for range 2 * mostStrangers {
 		silent, err := net.Dial("tcp", listener.Addr().String())

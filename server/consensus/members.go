@@ -136,7 +136,7 @@ func (r *Peer) admit(leads *raft.Raft, q question) error {
 			}
 			r.log.Info("a peer has all, and votes from now on", "address", q.Address)
 			return leads.AddVoter(s.ID, s.Address, 0, joinTime).Error()
-		case !strings.HasPrefix(q.Join, q.Address+"#"):
+		case !strings.HasPrefix(q.Join, q.Address+idMark):
 		case string(s.Address) == q.Address:
 			r.vacate(q.Address, true)
 			if err := leads.RemoveServer(s.ID, 0, joinTime).Error(); err != nil {
@@ -144,7 +144,7 @@ func (r *Peer) admit(leads *raft.Raft, q question) error {
 			}
 		}
 	}
-	if !strings.HasPrefix(q.Join, q.Address+"#") {
+	if !strings.HasPrefix(q.Join, q.Address+idMark) {
 		return fmt.Errorf("its id is %s, and that was removed: move its directory away", q.Join)
 	}
 	if !r.isVacant(q.Address) {
@@ -266,7 +266,7 @@ func (r *Peer) first(ctx context.Context) (found bool, err error) {
 			for cluster = range clusters { // order-free: it is the only one
 			}
 			// An id of before is of no use either.
-			return false, r.keepIdentity(identity{ID: fmt.Sprintf("%s#%016x", r.config.Own, rand.Uint64()), Cluster: cluster})
+			return false, r.keepIdentity(identity{ID: fmt.Sprintf("%s%s%016x", r.config.Own, idMark, rand.Uint64()), Cluster: cluster})
 		case len(errs) == 0:
 			if n := len(r.config.Addresses); n != 3 && n != 5 {
 				return false, fmt.Errorf("peer: a cluster of %d schedulers cannot begin: give 3 addresses, of which one may fail, or 5, of which two may", n)

@@ -182,7 +182,7 @@ func TestFoundersNeedTheSameList(t *testing.T) {
 		return len(answers) == 3 && len(errs) == 0
 	})
 	for i := range 4 {
-		if r := c.peers[i]; r.started() != nil || r.cluster() != "" {
+		if r := c.peers[i]; r.started() != nil || r.self().Cluster != "" {
 			t.Errorf("peer %d has begun", i)
 		}
 	}

@@ -87,8 +87,9 @@ type Config struct {
 
 // identity is the content of the identity file.
 type identity struct {
-	// ID is the name of the peer in Raft. A peer that lost its directory comes back with
-	// another one: nobody may count on what the old one had promised.
+	// ID is the name of the peer in Raft: its address, and after a mark a random number if it has
+	// come to a cluster that was there. A peer that lost its directory comes back with another
+	// one: nobody may count on what the old one had promised.
 	ID string `json:"id"`
 	// Cluster is a name that all peers have, and no other cluster.
 	Cluster string `json:"cluster"`
@@ -156,7 +157,7 @@ func Open(config Config) (*Peer, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", address)
 		}
 	}
-	r.layer = newLayer(config, r.cluster, r.answer)
+	r.layer = newLayer(config, r.self, r.answer)
 	r.workers.Go(func() {
 		if err := r.begin(r.closing); r.closing.Err() == nil {
 			r.state.mu.Lock()
@@ -191,8 +192,8 @@ func (r *Peer) identify() error {
 	return nil
 }
 
-// RefuseOlder refuses the directory of a peer of an earlier version. Without that, it would pass for
-// an empty one.
+// RefuseOlder refuses the directory of a peer of an earlier version. Without that, it would pass
+// for an empty one.
 func RefuseOlder(d *journal.Directory) error {
 	if _, err := d.Size(olderFile); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -203,11 +204,14 @@ func RefuseOlder(d *journal.Directory) error {
 		"call \"millrace peers bootstrap\" with the copy, and start the others with empty directories", d.Path(), olderFile)
 }
 
-// cluster returns the name of the cluster; empty: this peer is in none yet.
-func (r *Peer) cluster() string {
+// idMark is between the address and the number in the id of a peer.
+const idMark = "#"
+
+// self returns which peer this is; empty: it is in no cluster yet.
+func (r *Peer) self() identity {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.identity.Cluster
+	return r.identity
 }
 
 // keepIdentity writes the identity file.
@@ -265,7 +269,7 @@ func (r *Peer) begin(ctx context.Context) error {
 	} else if found {
 		r.setPhase(phaseFounding)
 	}
-	r.transport = newTransport(raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{Stream: r.layer, MaxPool: 3, Timeout: messageTime, Logger: logger}), r)
+	r.transport = newTransport(raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{Stream: r.layer, ServerAddressProvider: byID{}, MaxPool: 3, Timeout: messageTime, Logger: logger}), r)
 	config := raft.DefaultConfig()
 	config.LocalID = raft.ServerID(r.identity.ID)
 	config.HeartbeatTimeout, config.ElectionTimeout = r.config.Heartbeat, r.config.Heartbeat
