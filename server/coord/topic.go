@@ -44,11 +44,15 @@ func (a ReadTopic) same(other Ask) bool { return other == Ask(a) }
 func (m *Machine) topic(s *space, name string) *topic {
 	t := s.topics[name]
 	if t == nil {
-		t = &topic{name: name, base: m.config.Messages, number: m.config.Messages}
+		t = m.newTopic(name)
 		s.topics[name] = t
 		m.addName(s, name)
 	}
 	return t
+}
+
+func (m *Machine) newTopic(name string) *topic {
+	return &topic{name: name, base: m.config.Messages, number: m.config.Messages}
 }
 
 func (m *Machine) tidyTopic(s *space, t *topic) {
@@ -79,20 +83,27 @@ func (m *Machine) reads(all []reading, s *space, ask ReadTopic) []reading {
 		}
 		at, all = len(all), append(all, reading{namespace: s.name, name: ask.Name})
 	}
-	has, last := ask.After, m.config.Messages
-	if t := s.topics[ask.Name]; t != nil {
-		last = t.number
-	}
-	switch {
-	case ask.Later:
-		has = last
-	case has > last:
-		has = 0
+	t := s.topics[ask.Name]
+	if t == nil {
+		t = m.newTopic(ask.Name)
 	}
 	r := &all[at]
-	r.read = max(has, m.config.Messages)
+	r.read = t.after(ask.After)
+	if ask.Later {
+		r.read = t.number
+	}
 	r.told = max(r.told, r.read)
 	return all
+}
+
+// after returns the number of the message behind which a read begins. A number of the future is one
+// of an earlier life of the scheduler, and one below the first of an earlier start: the read begins
+// with the oldest message.
+func (t *topic) after(number uint64) uint64 {
+	if number > t.number {
+		return t.base
+	}
+	return max(number, t.base)
 }
 
 // NewMessages appends the topics that a client reads and that have messages of which it was not
@@ -119,15 +130,11 @@ func (m *Machine) NewMessages(id ids.ClientID, again bool, out []TopicPosition) 
 	return out
 }
 
-// readTopic gives messages to a request, if there are any for it. A number of the future is one of
-// an earlier life of the scheduler, and one below the first of an earlier start: the request begins
-// with the oldest message, and misses those of this topic that are not kept.
+// readTopic gives messages to a request, if there are any for it. The request misses those of this
+// topic that are not kept.
 func (m *Machine) readTopic(r *request, t *topic) bool {
 	ask := r.ask.(ReadTopic)
-	if ask.After > t.number {
-		ask.After = 0
-	}
-	ask.After = max(ask.After, t.base)
+	ask.After = t.after(ask.After)
 	if len(t.messages) == 0 || ask.After >= t.number {
 		return false
 	}
