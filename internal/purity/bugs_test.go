@@ -20,7 +20,7 @@ var (
 	words      = regexp.MustCompile(`\w+`)
 	goFunction = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`)
 	pyFunction = regexp.MustCompile(`(?m)^\s*(?:async )?def (test_\w+)\(`)
-	script     = regexp.MustCompile(`TestScripts/(\w+)$`)
+	script     = regexp.MustCompile(`^go test \./(\S+) -run TestScripts/(\w+)$`)
 )
 
 // TestBugsNameTestsThatExist: each command in docs/bugs.md still selects a test by each of its
@@ -47,7 +47,7 @@ func TestBugsNameTestsThatExist(t *testing.T) {
 				}
 			}
 			if s := script.FindStringSubmatch(command); s != nil {
-				if files, _ := filepath.Glob("../../server/sched/testdata/scripts/" + s[1]); files == nil {
+				if files, _ := filepath.Glob("../../" + s[1] + "/testdata/scripts/" + s[2]); files == nil {
 					t.Errorf("docs/bugs.md:%d: %s: there is no such script", i+1, command)
 				}
 			}
