@@ -92,7 +92,7 @@ class Restartable(_Processes):
         self._end(self.scheduler)
 
 
-class Replicas(_Processes):
+class ThreeSchedulers(_Processes):
     """Three schedulers, of which one leads, and a worker.
 
     Args:

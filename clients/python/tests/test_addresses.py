@@ -17,7 +17,7 @@ from conftest import PATIENCE, Gate
 from millrace import AsyncClient, Client, LocalCluster, Lock, errors, get_client
 from millrace._connection import _address, _several
 from proxy import with_reason
-from restartable import Replicas, Restartable, fixed_port
+from restartable import Restartable, ThreeSchedulers, fixed_port
 
 #: The tests of Go have the same tables.
 _TABLES = Path(__file__).parents[3] / "internal"
@@ -215,7 +215,7 @@ def test_a_graph_goes_on_at_another_address(tmp_path: Path, gate: Gate, follow: 
 
 def test_a_graph_outlives_the_leader(tmp_path: Path, gate: Gate) -> None:
     """The leader of three schedulers is killed in the middle of a graph."""
-    three = Replicas(tmp_path)
+    three = ThreeSchedulers(tmp_path)
     try:
         with Client(three.addresses, token=three.token, timeout=60) as client:
 
