@@ -204,7 +204,7 @@ func TestLengthsInSchemasTakeNoMemory(t *testing.T) {
 	}
 }
 
-func TestRowsThatLieAreFound(t *testing.T) {
+func TestWrongOffsetsAreFound(t *testing.T) {
 	texts := array.NewStringBuilder(memory.DefaultAllocator)
 	texts.AppendValues([]string{"a", "b", "c"}, nil)
 	schema := arrow.NewSchema([]arrow.Field{{Name: "s", Type: arrow.BinaryTypes.String}}, nil)

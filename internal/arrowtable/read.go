@@ -17,8 +17,8 @@ import (
 // frames must not change, and must stay mapped as long as the batch or a part of it is in use.
 //
 // A layout may come from anywhere: Read returns an error if a buffer is not inside of its frame or
-// too short for its column. It does not read offsets and indices inside of buffers, so a row that
-// lies may panic when it is used; CheckRows finds such rows.
+// too short for its column. It does not read offsets and indices inside of buffers: a row with a
+// wrong one may panic when it is used. CheckRows finds such rows.
 func Read(l Layout, frames [][]byte) (batch arrow.RecordBatch, err error) {
 	// The constructors of arrow-go panic if parts of an array contradict each other.
 	defer func() {
@@ -62,8 +62,8 @@ func Read(l Layout, frames [][]byte) (batch arrow.RecordBatch, err error) {
 	return batch, nil
 }
 
-// CheckRows reads the whole table, and returns an error if an offset or an index in it lies. It is
-// array.ValidateRecordFull, which panics for some of these itself.
+// CheckRows reads the whole table, and returns an error if an offset or an index in it is wrong. It
+// is array.ValidateRecordFull, which panics for some of these itself.
 func CheckRows(batch arrow.RecordBatch) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
