@@ -115,11 +115,15 @@ func ofSequences(a arrow.Array) ([]uint64, error) {
 	case *arrow.LargeListType:
 		return ofList(a, a.(*array.LargeList).ListValues(), arrow.Int64Traits.CastFromBytes(buffer(a, 1)))
 	case *arrow.FixedSizeListType:
-		ends := make([]int64, a.Data().Offset()+a.Len()+1)
+		values, from := a.(*array.FixedSizeList).ListValues(), a.Data().Offset()
+		ends := make([]int64, a.Len()+1)
 		for i := range ends {
-			ends[i] = int64(i) * int64(kind.Len())
+			ends[i] = int64(from+i) * int64(kind.Len())
 		}
-		return ofList(a, a.(*array.FixedSizeList).ListValues(), ends)
+		if last := ends[a.Len()]; last > int64(values.Len()) {
+			return nil, fmt.Errorf("%d rows need %d elements and have %d", from+a.Len(), last, values.Len())
+		}
+		return ofElements(values, ends)
 	}
 	return nil, fmt.Errorf("rows cannot be split by the hash of a column of type %s", a.DataType())
 }
@@ -195,13 +199,19 @@ func ofList[T int32 | int64](a, values arrow.Array, ends []T) ([]uint64, error) 
 	if err != nil {
 		return nil, err
 	}
+	return ofElements(values, ends)
+}
+
+// ofElements returns the hashes of lists, of which each has the elements from its offset to the
+// next one. The offsets are inside of values.
+func ofElements[T int32 | int64](values arrow.Array, ends []T) ([]uint64, error) {
 	part := array.NewSlice(values, int64(ends[0]), int64(ends[len(ends)-1]))
 	defer part.Release()
 	elements, err := hashesOf(part)
 	if err != nil {
 		return nil, err
 	}
-	return ofEach(a.Len(), func(i int) uint64 {
+	return ofEach(len(ends)-1, func(i int) uint64 {
 		row := elements[ends[i]-ends[0] : ends[i+1]-ends[0]]
 		sum := uint64(len(row))
 		for place, h := range row {
