@@ -75,7 +75,8 @@ class Subscriptions:
     def _precede(self, positions: Sequence[watch_pb2.TopicPosition]) -> None:
         """Waits until the handlers had these messages."""
         for position in positions:
-            subscription = self._running.get(position.name)
+            with self._lock:
+                subscription = self._running.get(position.name)
             if subscription is not None:
                 subscription.reach(position.number)
 
