@@ -3,7 +3,9 @@ package e2e
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -160,4 +162,50 @@ func TestAGraphOutlivesTheLeader(t *testing.T) {
 			t.Errorf("scheduler %d ends with code %d", i, code)
 		}
 	}
+}
+
+// roles returns what the command says of each scheduler, by the address for the others.
+func (r *peers) roles(t *testing.T) map[string]string {
+	t.Helper()
+	cmd := exec.CommandContext(soon(t), binary, "peers", "list")
+	cmd.Env = r.commandEnv()
+	out, _ := cmd.Output() // Its connection may end while a scheduler does.
+	found := map[string]string{}
+	for line := range strings.Lines(string(out)) {
+		if words := strings.Fields(line); len(words) > 2 && words[0] != "ADDRESS" {
+			found[words[0]] = words[2]
+		}
+	}
+	return found
+}
+
+func (r *peers) commandEnv() []string {
+	return environment(append(r.env, "MILLRACE_ADDRESS="+r.restarted.addresses)...)
+}
+
+// The command lists the schedulers, adds one that has not been started, and removes it. When two
+// are lost and nobody leads, the third one tells.
+func TestPeersAreListedWhileNobodyLeads(t *testing.T) {
+	t.Parallel()
+	r := withPeers(t)
+	count := func(want map[string]int) func() bool {
+		return func() bool {
+			found := map[string]int{}
+			for _, role := range r.roles(t) {
+				found[role]++
+			}
+			return maps.Equal(found, want)
+		}
+	}
+	all := map[string]int{"LEADER": 1, "FOLLOWER": 2}
+	within(t, "two follow one", count(all))
+	fourth := fixedAddress(t)
+	succeeds(t, r.commandEnv(), "", "peers", "add", fourth)
+	within(t, "the new one is awaited", func() bool { return r.roles(t)[fourth] == "AWAY" })
+	succeeds(t, r.commandEnv(), "", "peers", "remove", fourth)
+	within(t, "it is gone", count(all))
+	led := r.leader(t)
+	r.kill(t, led)
+	r.kill(t, (led+1)%3)
+	within(t, "two are away", count(map[string]int{"AWAY": 2, "FOLLOWER": 1}))
 }
