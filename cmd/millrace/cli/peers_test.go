@@ -33,6 +33,9 @@ func TestWrongPeersAreRefused(t *testing.T) {
 			t.Errorf("%v: %s; want %q", c.args, text, c.want)
 		}
 	}
+	if text := runLine(t, "peers", "bootstrap", directory, "--peers", three+",d:7787", "--peer-advertise", "a:7787"); !strings.Contains(text, "three or five") {
+		t.Error(text)
+	}
 }
 
 // TestDirectoryOfAPeerIsRefused: a scheduler alone does not begin a new cluster beside the files

@@ -145,7 +145,7 @@ serves at once; the others have a vote as soon as they have all that it has. The
 			if err := distinct(addresses); err != nil {
 				return usageError{fmt.Errorf("--peers: %w", err)}
 			}
-			if len(addresses) < 3 || !slices.Contains(addresses, own) {
+			if n := len(addresses); n != 3 && n != 5 || !slices.Contains(addresses, own) {
 				return usageError{errors.New("give the addresses of three or five schedulers with --peers, and which of them this one has with --peer-advertise")}
 			}
 			directory, err := journal.OpenDirectory(args[0])
