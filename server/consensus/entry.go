@@ -153,7 +153,7 @@ func (r *reader) operation() (o operation) {
 		o.to = r.name()
 	default:
 		if r.err == nil {
-			r.err = fmt.Errorf("the operation %d is unknown: a later version of the program wrote it", o.kind)
+			r.err = fmt.Errorf("the operation %d is unknown: a later version of the program wrote it: start that one", o.kind)
 		}
 	}
 	return o

@@ -63,7 +63,7 @@ type answer struct {
 }
 
 const (
-	// joinTime bounds a change of the configuration.
+	// joinTime is how long a change of the configuration may wait for its turn.
 	joinTime = 5 * time.Second
 	// waitLog is the time between two lines of the log while others are waited for.
 	waitLog = 10 * time.Second

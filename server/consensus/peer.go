@@ -255,7 +255,7 @@ func (r *Peer) begin(ctx context.Context) error {
 	store := &disk{r.store, path, r.state}
 	existing, err := raft.HasExistingState(store, store, snapshots)
 	if err != nil {
-		return fmt.Errorf("peer: read the log in %s: %w", path, err)
+		return fmt.Errorf("peer: read the log in %s: %w: move the directory away, and start again: the others hand over all", path, err)
 	}
 	if existing && r.identity.ID == "" {
 		return fmt.Errorf("peer: %s is missing, and a log is in %s: bring the file back from a copy; or move the directory away, and start again: the others hand over all",
@@ -289,7 +289,7 @@ func (r *Peer) begin(ctx context.Context) error {
 	}
 	started, err := raft.NewRaft(config, r.state, store, store, snapshots, r.transport)
 	if err != nil {
-		return fmt.Errorf("peer: begin with the log in %s: %w", path, errors.Join(err, r.state.cause()))
+		return fmt.Errorf("peer: begin with the log in %s: %w: mend the disk, or move the directory away, and start again: the others hand over all", path, errors.Join(err, r.state.cause()))
 	}
 	r.mu.Lock()
 	r.raft, r.begun = started, time.Now()

@@ -164,10 +164,10 @@ func (s *state) Apply(log *raft.Log) any {
 			}
 		}
 	default:
-		r.err = fmt.Errorf("its kind %d is unknown: a later version of the program wrote it", e.kind)
+		r.err = fmt.Errorf("its kind %d is unknown: a later version of the program wrote it: start that one", e.kind)
 	}
 	if r.err != nil {
-		return s.fail(fmt.Errorf("peer: entry %d of the log: %w", log.Index, r.err))
+		return s.fail(fmt.Errorf("peer: entry %d of the log in %s: %w", log.Index, s.root, r.err))
 	}
 	if s.grown += int64(len(log.Data)); s.grown >= max(s.snapshotBytes, s.content) {
 		signal(s.due)
@@ -375,7 +375,7 @@ func (s *state) Restore(from io.ReadCloser) error {
 		files, err = journal.OpenDirectory(path)
 	}
 	if err != nil {
-		return s.fail(fmt.Errorf("peer: put a snapshot into its place: %w", err))
+		return s.fail(fmt.Errorf("peer: put a snapshot into its place in %s: %w: mend the disk, or make room on it, and start again", s.root, err))
 	}
 	s.files, s.writer, s.number = files, head.number(), head.number()
 	s.leader = led{head.text(), head.text()}

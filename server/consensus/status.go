@@ -159,7 +159,7 @@ func (r *Peer) settled(change raft.IndexFuture) error {
 		return leader.Refusal(r.Leader())
 	}
 	if err != nil {
-		return fmt.Errorf("peer: change the list of peers: %w", err)
+		return fmt.Errorf("peer: change the list of peers: %w: repeat the call", err)
 	}
 	return nil
 }
