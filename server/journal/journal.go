@@ -11,7 +11,6 @@ package journal
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -130,33 +129,6 @@ type Journal struct {
 	abandoned bool
 }
 
-// batch is the records that become durable together.
-type batch struct {
-	codec codec
-	began time.Time // the time of its first record
-	last  uint64    // the last record of it
-	// records counts them.
-	records int
-	// snapshot begins with this batch; nil: none does. anew means that from this batch on, the log
-	// names all values anew.
-	snapshot *Snapshot
-	anew     bool
-	// done is closed after each attempt to write it, and then replaced if there will be another
-	// one; err is the outcome of the attempt.
-	attempt *attempt
-	// form and packed are the records as they are written; nil: the batch is not prepared. placed
-	// are the places of the values that it is the first one to name.
-	form   byte
-	packed []byte
-	placed []placed
-	// once is done when the batch is prepared, and room is where its records are compressed to.
-	once sync.Once
-	room []byte
-}
-
-// buffers are the memory of a batch.
-type buffers struct{ records, packed []byte }
-
 // snapshots says which snapshots were taken.
 type snapshots struct {
 	count uint64 // in this start
@@ -165,29 +137,6 @@ type snapshots struct {
 	// bytes is the size of the last one, with the values that it names, and unpacked that of its
 	// rows, with these.
 	bytes, unpacked uint64
-}
-
-type attempt struct {
-	done chan struct{}
-	err  error
-}
-
-func newBatch() *batch { return &batch{attempt: &attempt{done: make(chan struct{})}} }
-
-// fill begins another batch to be filled, and returns the one before. The caller holds the mutex.
-func (j *Journal) fill() *batch {
-	before := j.filling
-	j.filling = newBatch()
-	j.filling.codec.data, j.filling.room = j.spare.records, j.spare.packed
-	j.spare = buffers{}
-	return before
-}
-
-// keep keeps the memory of a batch that was written. The caller holds the mutex.
-func (j *Journal) keep(b *batch) {
-	if cap(b.codec.data) <= keptBuffer && cap(b.room) <= keptBuffer {
-		j.spare = buffers{b.codec.data[:0], b.room[:0]}
-	}
 }
 
 // Open reads a journal and calls apply for each record in order, with the time at which it was
@@ -269,69 +218,6 @@ func (j *Journal) replay(apply func(time.Time, Record) error) error {
 	return nil
 }
 
-// begin begins a segment. The last batch of the segment before is copied into it if that may not be
-// durable.
-func (j *Journal) begin() error {
-	if j.file != nil {
-		j.before = j.segment()
-	}
-	first, before := j.number, j.before
-	head, seed := newHead()
-	content := head
-	if j.carried != nil {
-		first, before.end = j.number-1, before.last
-		content = appendBatch(content, seed, first, j.carried)
-	}
-	name := segmentName(first)
-	if err := PutFile(j.config.Files, name, content); err != nil {
-		return err
-	}
-	file, err := j.config.Files.Append(name)
-	if err != nil {
-		return fmt.Errorf("journal: open %s: %w", name, err)
-	}
-	if before.name != "" && before.name != name {
-		j.markContinued(before, first)
-	}
-	if j.file != nil {
-		_ = j.file.Close() // All of it is durable.
-	}
-	j.carried, j.before = nil, segment{}
-	j.file, j.name, j.seed, j.size, j.first = file, name, seed, int64(len(content)), first
-	j.grown(len(content))
-	return nil
-}
-
-// segment returns the segment that is written.
-func (j *Journal) segment() segment {
-	return segment{name: j.name, seed: j.seed, end: int(j.size)}
-}
-
-// markContinued marks a segment, so that a missing segment behind it is noticed. Nothing else needs
-// the mark, so an error is no trouble: bytes behind the last batch do not count now.
-func (j *Journal) markContinued(s segment, next uint64) {
-	if file, err := j.config.Files.Append(s.name); err == nil {
-		if file.Truncate(int64(s.end)) == nil {
-			j.mark(file, s, next, formContinued)
-		}
-		_ = file.Close()
-	}
-}
-
-// mark writes a mark at the end of a segment, as far as the disk takes it.
-func (j *Journal) mark(file File, s segment, next uint64, form byte) {
-	data := appendBatch(nil, s.seed, next, []byte{form})
-	_, err := file.Write(data)
-	if err == nil {
-		err = file.Sync()
-	}
-	if err != nil {
-		_ = file.Truncate(int64(s.end))
-		return
-	}
-	j.grown(len(data))
-}
-
 // Append adds a record, which the machine has just seen, and returns its number. It neither waits
 // nor writes. The record may be changed after that, but not its arguments and functions.
 func (j *Journal) Append(at time.Time, r Record) uint64 {
@@ -380,27 +266,6 @@ func appendAll[R any](j *Journal, at time.Time, rows []R) uint64 {
 	return j.appended
 }
 
-// append adds a record.
-func (b *batch) append(at time.Time, r Record) {
-	nanos := at.UnixNano()
-	whole(&b.codec, &nanos)
-	b.codec.code(r)
-	b.records++
-}
-
-// body returns what is written of a batch that is prepared.
-func (b *batch) body() [][]byte {
-	form, table := []byte{b.form}, codec{}
-	if len(b.placed) > 0 {
-		form[0] |= formValues
-		list(&table, &b.placed, (*codec).placed)
-	}
-	return [][]byte{form, table.data, b.packed}
-}
-
-// full reports whether a batch is large enough to be written at once.
-func (b *batch) full() bool { return len(b.codec.data) > fullBatch || b.codec.largeSize > fullValues }
-
 // kick wakes the writer.
 func (j *Journal) kick() { signal(j.wake) }
 
@@ -430,16 +295,6 @@ func (j *Journal) giveUp(cause error) {
 // batches returns all batches that are not durable, in order.
 func (j *Journal) batches() []*batch {
 	return slices.DeleteFunc([]*batch{j.writing, j.next, j.filling}, func(b *batch) bool { return b == nil })
-}
-
-// end tells the waiters of a batch the outcome of an attempt to write it.
-func (b *batch) end(err error) {
-	select {
-	case <-b.attempt.done:
-	default:
-		b.attempt.err = err
-		close(b.attempt.done)
-	}
 }
 
 // Wait waits until a record is durable. An error says that it is not, as far as is known, and why.
@@ -534,189 +389,4 @@ func (j *Journal) Close() error {
 		return fmt.Errorf("journal: close %s: %w", j.name, err)
 	}
 	return trouble
-}
-
-// write is the writer's goroutine.
-func (j *Journal) write() {
-	defer close(j.ended)
-	defer j.idle.Stop()
-	for ended := false; !ended; {
-		select {
-		case <-j.wake:
-		case <-j.idle.C:
-			if !j.overdue() {
-				continue
-			}
-		case <-j.closing:
-			ended = true
-		}
-		for j.flush(ended) {
-		}
-	}
-}
-
-// overdue reports whether records have waited for idleTime. If there are younger ones, it sets the
-// timer for the first of them.
-func (j *Journal) overdue() bool {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.armed = false
-	if j.next != nil {
-		return true
-	}
-	if len(j.filling.codec.data) == 0 {
-		return false
-	}
-	left := idleTime - time.Since(j.filling.began)
-	if left <= 0 {
-		return true
-	}
-	j.armed = true
-	j.idle.Reset(left)
-	return false
-}
-
-// flush writes the records that have collected. If the disk refuses them, it tries again until it
-// takes them, or the journal is closed. It reports whether more may wait.
-func (j *Journal) flush(ended bool) (more bool) {
-	j.mu.Lock()
-	b := j.next
-	more = b != nil
-	if j.lost || !more && len(j.filling.codec.data) == 0 {
-		j.mu.Unlock()
-		return false
-	}
-	if !more {
-		b = j.fill()
-	}
-	j.next, j.writing = nil, b
-	if j.filling.full() {
-		signal(j.full)
-	}
-	j.mu.Unlock()
-	for {
-		err := located(j.config.Files, j.put(b))
-		j.mu.Lock()
-		if err == nil && j.trouble != nil && !j.lost {
-			j.trouble = nil
-			j.log.Info("the journal is written again")
-		}
-		if j.lost {
-			j.mu.Unlock()
-			return false
-		}
-		if err == nil {
-			j.durable, j.durableBatch, j.writing = b.last, j.number-1, nil
-			j.keep(b)
-			j.checkDue()
-			b.end(nil)
-			j.mu.Unlock()
-			return more
-		}
-		taken := errors.Is(err, ErrTaken)
-		if j.trouble == nil && !taken {
-			j.log.Error("the journal cannot be written: nothing is accepted until it can", "error", err)
-		}
-		j.trouble = err
-		j.checkDue()
-		if ended || j.abandoned || taken {
-			j.giveUp(err)
-			j.mu.Unlock()
-			return false
-		}
-		for _, b := range j.batches() {
-			b.end(err)
-			b.attempt = &attempt{done: make(chan struct{})}
-		}
-		j.mu.Unlock()
-		pause := time.NewTimer(j.config.RetryTime)
-		select {
-		case <-pause.C:
-		case <-j.closing:
-			ended = true
-		}
-		pause.Stop()
-	}
-}
-
-// put writes a batch and makes it durable. After a failed write, the segment is cut to its whole
-// batches. After a failed sync nothing is known about the segment, so it is abandoned.
-func (j *Journal) put(b *batch) error {
-	b.prepare(j.encoder)
-	if err := j.putValues(b); err != nil {
-		return err
-	}
-	if j.file == nil || j.size >= int64(j.config.SegmentBytes) {
-		if err := j.begin(); err != nil {
-			return err
-		}
-	}
-	if b.snapshot != nil && j.first != j.number {
-		if err := j.begin(); err != nil {
-			return err
-		}
-	}
-	j.buffer = appendBatch(j.buffer[:0], j.seed, j.number, b.body()...)
-	if _, err := j.file.Write(j.buffer); err != nil {
-		if cut := j.file.Truncate(j.size); cut != nil {
-			j.abandoned = true
-		}
-		return fmt.Errorf("journal: write %s: %w: free space on the disk, or mend it", j.name, err)
-	}
-	began := time.Now()
-	if err := j.file.Sync(); err != nil {
-		j.abandoned = true
-		return fmt.Errorf("journal: sync %s: %w: mend the disk, and start the scheduler again", j.name, err)
-	}
-	j.mu.Lock()
-	j.syncs.Observe(time.Since(began))
-	if b.snapshot != nil {
-		b.snapshot.first, b.snapshot.before = j.number, j.logged
-	}
-	j.bytes += uint64(len(j.buffer))
-	j.logged += uint64(len(b.codec.data))
-	for _, p := range b.placed {
-		j.logged += uint64(p.size)
-	}
-	j.mu.Unlock()
-	j.size += int64(len(j.buffer))
-	j.number++
-	if cap(j.buffer) > keptBuffer {
-		j.buffer = nil
-	}
-	return nil
-}
-
-// prepare is a goroutine that prepares the next batch, if it is full, while the disk takes the one
-// before. So those that wait for the one before do not wait for that.
-func (j *Journal) prepare() {
-	defer close(j.prepared)
-	for {
-		select {
-		case <-j.full:
-		case <-j.ended:
-			return
-		}
-		j.mu.Lock()
-		if j.writing == nil || j.next != nil || !j.filling.full() || j.lost {
-			j.mu.Unlock()
-			continue
-		}
-		b := j.fill()
-		j.next = b
-		j.mu.Unlock()
-		b.prepare(j.encoder)
-	}
-}
-
-// prepare hashes the long values of a batch, and compresses its records.
-func (b *batch) prepare(encoder *zstd.Encoder) {
-	b.once.Do(func() {
-		for i := range b.codec.large {
-			l := &b.codec.large[i]
-			l.hash = sha256.Sum256(l.value)
-			copy(b.codec.data[l.offset:], l.hash[:])
-		}
-		b.form, b.packed, b.room = pack(b.codec.data, encoder, b.room)
-	})
 }
