@@ -288,6 +288,3 @@ func (m *Machine) putTrouble(id ids.TaskID, tr *trouble) {
 		m.facts.put(tr.row(id))
 	}
 }
-
-// positionMask selects the position of a rank, without the priority.
-const positionMask = 1<<48 - 1

@@ -6,6 +6,25 @@ import (
 	"strings"
 )
 
+// positionMask selects the position of a rank, without the priority.
+const positionMask = 1<<48 - 1
+
+// firstRank is the rank, without a priority, of the first task that a program submits. Those that
+// tasks submit have lower ones.
+const firstRank = 1 << 47
+
+// nested reports whether a task has submitted the task of a rank.
+func nested(rank uint64) bool { return rank&firstRank == 0 }
+
+// nestedRank returns the lowest rank, without a priority, of n tasks that a task has submitted.
+// They come before all tasks that programs have submitted: a task that waits for them can end then,
+// and gives its memory back. The last ones come first, so that recursion goes into the depth, and
+// few tasks wait at a time.
+func (m *Machine) nestedRank(n int) uint64 {
+	m.lowestNested -= uint64(n)
+	return m.lowestNested
+}
+
 // rankScratch is the memory of rank, reused between submissions. A position is the index of a task
 // in the submission.
 type rankScratch struct {
