@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/millrace/millrace/memory/alloc"
@@ -40,7 +41,7 @@ func (l *Ledger) Check() error {
 		}
 	}
 	leases := make(map[ObjectID]int)
-	for _, id := range sortedKeys(l.leases) {
+	for _, id := range slices.Sorted(maps.Keys(l.leases)) {
 		e := l.leases[id]
 		leases[e.Object]++
 		if e.index >= len(l.deadlines) || l.deadlines[e.index] != e {
@@ -105,7 +106,7 @@ func (l *Ledger) Check() error {
 		blocks++
 	}
 	waiting := 0
-	for _, id := range sortedKeys(l.reservations) {
+	for _, id := range slices.Sorted(maps.Keys(l.reservations)) {
 		r := l.reservations[id]
 		building -= len(r.building)
 		if !r.granted {
@@ -148,7 +149,7 @@ func (l *Ledger) Check() error {
 		blocks++
 	}
 	var recalled uint64
-	for _, ticket := range sortedKeys(l.recalls) {
+	for _, ticket := range slices.Sorted(maps.Keys(l.recalls)) {
 		f := l.recalls[ticket]
 		if l.space.Bytes(f.Offset) != f.Bytes {
 			return fmt.Errorf("ledger: range [%d, +%d) being recalled is not a block", f.Offset, f.Bytes)
@@ -194,7 +195,7 @@ func (l *Ledger) places(i int, refs map[*extent]int) (n int) {
 // checkTiers checks the extents and the sums of the tiers. refs is the number of frames in each
 // extent, busy the number of those that are held.
 func (l *Ledger) checkTiers(refs, busy map[*extent]int) error {
-	for _, id := range sortedKeys(l.transfers) {
+	for _, id := range slices.Sorted(maps.Keys(l.transfers)) {
 		x := l.transfers[id]
 		if x.extent.transfer != x || x.ticket != id || x.from == x.to ||
 			x.extent.places[x.to].presence != Coming || x.extent.places[x.from].presence != Resident {

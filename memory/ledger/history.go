@@ -3,6 +3,7 @@ package ledger
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -174,7 +175,7 @@ func (l *Ledger) Largest(n int) []Holding {
 		h.Bytes = h.TierBytes[0]
 		all = append(all, h)
 	}
-	for _, id := range sortedKeys(l.reservations) {
+	for _, id := range slices.Sorted(maps.Keys(l.reservations)) {
 		r := l.reservations[id]
 		h := Holding{Reservation: id, Holder: r.holder}
 		for _, b := range r.blocks {

@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -315,9 +314,6 @@ func (l *Ledger) Objects() []Object {
 func (l *Ledger) sorted() []*object {
 	return slices.SortedFunc(maps.Values(l.objects), func(a, b *object) int { return a.id.compare(b.id) })
 }
-
-// sortedKeys returns the keys in a fixed order, for loops over maps that produce effects.
-func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
 
 // build creates an object. REQUIRES: the id is free.
 func (l *Ledger) build(r *reservation, id ObjectID) *object {

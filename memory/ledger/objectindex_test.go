@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -83,7 +84,7 @@ func (x *tester) endLook(i int) {
 	r := x.looks[i]
 	x.looks = slices.Delete(x.looks, i, i+1)
 	var over []Ticket
-	for _, ticket := range sortedKeys(x.recalls) {
+	for _, ticket := range slices.Sorted(maps.Keys(x.recalls)) {
 		if x.recalls[ticket] = slices.DeleteFunc(x.recalls[ticket], func(o *reading) bool { return o == r }); len(x.recalls[ticket]) == 0 {
 			delete(x.recalls, ticket)
 			over = append(over, ticket)

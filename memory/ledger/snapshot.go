@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"maps"
 	"slices"
 	"time"
 )
@@ -103,7 +104,7 @@ func (l *Ledger) Snapshot(n int) Snapshot {
 	for _, r := range l.waiting {
 		add(r)
 	}
-	for _, id := range sortedKeys(l.reservations) {
+	for _, id := range slices.Sorted(maps.Keys(l.reservations)) {
 		if r := l.reservations[id]; r.granted {
 			add(r)
 		}

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -319,7 +320,7 @@ func (x *tester) unpin(id ObjectID, p Pin) {
 
 // holderGone ends all that a party keeps: its leases, its pins and its reservations.
 func (x *tester) holderGone(h Holder) {
-	for _, id := range sortedKeys(x.l.leases) {
+	for _, id := range slices.Sorted(maps.Keys(x.l.leases)) {
 		if e := x.l.leases[id]; e.Holder == h {
 			_, out := x.l.EndLease(x.now, id)
 			x.effects(out)
@@ -332,7 +333,7 @@ func (x *tester) holderGone(h Holder) {
 			}
 		}
 	}
-	for _, id := range sortedKeys(x.l.reservations) {
+	for _, id := range slices.Sorted(maps.Keys(x.l.reservations)) {
 		if r := x.l.reservations[id]; r != nil && r.holder == h {
 			x.release(id)
 		}
@@ -362,7 +363,7 @@ func (x *tester) drain() {
 				x.effects(out)
 			}
 		}
-		for _, id := range sortedKeys(x.l.leases) {
+		for _, id := range slices.Sorted(maps.Keys(x.l.leases)) {
 			_, out := x.l.EndLease(x.now, id)
 			x.effects(out)
 		}

@@ -3,6 +3,8 @@ package copies
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/millrace/millrace/internal/ids"
 )
@@ -35,7 +37,7 @@ func (k *checker) rescues() {
 	m := k.m
 	left := make(map[ids.WorkerID]int)
 	bytes := make(map[ids.WorkerID][]uint64)
-	for _, id := range sortedKeys(m.rescuing) {
+	for _, id := range slices.Sorted(maps.Keys(m.rescuing)) {
 		s := m.rescuing[id]
 		o, _ := m.tables.Object(id)
 		r := m.rescues[s.dead]
@@ -49,7 +51,7 @@ func (k *checker) rescues() {
 		}
 		bytes[s.dead][s.by] += s.bytes + rescueOverhead
 	}
-	for _, dead := range sortedKeys(m.rescues) {
+	for _, dead := range slices.Sorted(maps.Keys(m.rescues)) {
 		r := m.rescues[dead]
 		if _, alive := m.tables.Worker(dead); alive || r.left == 0 || r.left != left[dead] {
 			k.fail("%d objects of %s are to be rescued, not %d", left[dead], dead, r.left)
@@ -76,7 +78,7 @@ func (k *checker) drains() {
 		if draining && d == nil || w.State == WorkerStateActive && d != nil {
 			k.fail("%s is %s, its drain is %v", w.ID, w.State, d)
 		}
-		for _, id := range sortedKeys(m.keeps[w.ID]) {
+		for _, id := range slices.Sorted(maps.Keys(m.keeps[w.ID])) {
 			if !m.tables.Holds(w.ID, id) {
 				k.fail("%s is asked to keep %s, which it does not have", w.ID, id)
 			}
@@ -107,7 +109,7 @@ func (k *checker) copies() {
 	if len(m.copies) != len(m.copyOf) {
 		k.fail("%d copies of %d objects", len(m.copies), len(m.copyOf))
 	}
-	for _, id := range sortedKeys(m.copies) {
+	for _, id := range slices.Sorted(maps.Keys(m.copies)) {
 		c := m.copies[id]
 		if c.task != id || m.copyOf[c.object] != c || !m.underCopy(c) {
 			k.fail("copy %s of %s is by %s, under way %v", id, c.object, c.task, m.underCopy(c))
@@ -129,7 +131,7 @@ func (k *checker) moves() {
 		k.fail("%d moves are planned: %d have ended, %d failed, %d are left", i.PlannedObjects, i.MovedObjects, i.FailedObjects, left)
 	}
 	under := make(map[ids.WorkerID]int)
-	for _, id := range sortedKeys(r.moving) {
+	for _, id := range slices.Sorted(maps.Keys(r.moving)) {
 		x := r.moving[id]
 		under[x.from]++
 		under[x.to]++

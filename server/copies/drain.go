@@ -3,6 +3,7 @@ package copies
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -219,7 +220,7 @@ func (m *Machine) workerNamed(name string) (Worker, bool) {
 func (m *Machine) keepOrder(name string, order drainOrder) {
 	if m.drainOrders[name] == nil && len(m.drainOrders) >= ordersKept {
 		oldest := ""
-		for _, other := range sortedKeys(m.drainOrders) {
+		for _, other := range slices.Sorted(maps.Keys(m.drainOrders)) {
 			if oldest == "" || m.drainOrders[other].since.Before(m.drainOrders[oldest].since) {
 				oldest = other
 			}
@@ -298,7 +299,7 @@ func (m *Machine) beginDrain(w Worker, order drainOrder) {
 // endDrain forgets a drain and stops its copies. The caller sets the worker's state.
 func (m *Machine) endDrain(worker ids.WorkerID) {
 	d := m.drains[worker]
-	for _, id := range sortedKeys(d.copies) {
+	for _, id := range slices.Sorted(maps.Keys(d.copies)) {
 		m.stopCopy(d.copies[id])
 	}
 	delete(m.drains, worker)
@@ -360,7 +361,7 @@ func (m *Machine) checkWaitingDrains() {
 	if len(m.drains) == 0 {
 		return
 	}
-	for _, worker := range sortedKeys(m.drains) {
+	for _, worker := range slices.Sorted(maps.Keys(m.drains)) {
 		if m.drains[worker].info.RemainingObjects > 0 {
 			m.checkDrainSoon(worker)
 		}
@@ -529,7 +530,7 @@ func (m *Machine) copyAway(w Worker, d *drain) (hopeless uint64) {
 		}
 	}
 	// The objects of these copies were released, or are gone from the worker.
-	for _, id := range sortedKeys(d.copies) {
+	for _, id := range slices.Sorted(maps.Keys(d.copies)) {
 		if !m.tables.Holds(w.ID, id) {
 			m.stopCopy(d.copies[id])
 			delete(d.copies, id)

@@ -1,6 +1,11 @@
 package copies
 
-import "github.com/millrace/millrace/internal/ids"
+import (
+	"maps"
+	"slices"
+
+	"github.com/millrace/millrace/internal/ids"
+)
 
 // A worker may drop an object that it fetched, unless it was told to keep it. So when the worker
 // that most likely keeps an object is lost or drained, another one is told to.
@@ -74,7 +79,7 @@ func (m *Machine) keepAt(worker ids.WorkerID, id ids.TaskID) {
 func (m *Machine) sessionOpened(worker ids.WorkerID) {
 	delete(m.dropped, worker)
 	m.workersChanged()
-	for _, of := range sortedKeys(m.drains) {
+	for _, of := range slices.Sorted(maps.Keys(m.drains)) {
 		keepers := m.drains[of].keepers
 		// order-free: each entry is examined alone.
 		for id, k := range keepers {
@@ -84,7 +89,7 @@ func (m *Machine) sessionOpened(worker ids.WorkerID) {
 		}
 	}
 	m.askMovesAgain(worker)
-	m.asked = sortedKeys(m.keeps[worker])
+	m.asked = slices.Sorted(maps.Keys(m.keeps[worker]))
 }
 
 // inventoryRead repeats the requests of the session before to keep objects that the worker still

@@ -19,7 +19,7 @@
 package copies
 
 import (
-	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -227,7 +227,7 @@ func (m *Machine) continued() {
 		m.concluded()
 	case m.recheckDrains:
 		m.recheckDrains = false
-		if m.unchecked = sortedKeys(m.drains); len(m.unchecked) > 0 {
+		if m.unchecked = slices.Sorted(maps.Keys(m.drains)); len(m.unchecked) > 0 {
 			m.checkNextDrain()
 		}
 	case m.recheckMoves:
@@ -264,13 +264,3 @@ func (m *Machine) Totals() Totals { return m.totals }
 
 // Rescuing returns the number of objects that survivors are to copy.
 func (m *Machine) Rescuing() int { return len(m.rescuing) }
-
-func sortedKeys[K cmp.Ordered, V any](from map[K]V) []K {
-	keys := make([]K, 0, len(from))
-	// sorted: below.
-	for k := range from {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
-}

@@ -2,6 +2,7 @@ package copies
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -57,7 +58,7 @@ const orderRows = 64
 // the last piece. Between two pieces the machine may go on: orders that change meanwhile may be in
 // a piece or not.
 func (m *Machine) Orders(cursor uint64, put func(row any)) (next uint64, more bool) {
-	names := sortedKeys(m.drainOrders)
+	names := slices.Sorted(maps.Keys(m.drainOrders))
 	slices.SortFunc(names, func(a, b string) int { return cmp.Compare(m.drainOrders[a].number, m.drainOrders[b].number) })
 	some := 0
 	for _, name := range names {

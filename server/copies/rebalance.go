@@ -2,6 +2,7 @@ package copies
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -164,7 +165,7 @@ func (m *Machine) rebalanceStopped(ev RebalanceStopped) {
 	if r == nil || r.info.Number != ev.Rebalance {
 		return
 	}
-	for _, id := range sortedKeys(r.moving) {
+	for _, id := range slices.Sorted(maps.Keys(r.moving)) {
 		m.abortMove(r.moving[id])
 	}
 	r.sources, r.again = nil, false
@@ -191,7 +192,7 @@ func (m *Machine) Rebalance() RebalanceInfo {
 func (m *Machine) rebalanceInfo(r *rebalance) RebalanceInfo {
 	info := r.info
 	info.Failures = slices.Clone(info.Failures)
-	for _, id := range sortedKeys(r.workers) {
+	for _, id := range slices.Sorted(maps.Keys(r.workers)) {
 		x := r.workers[id]
 		if w, known := m.tables.Worker(id); known {
 			x.HeldBytes = w.HeldBytes
@@ -253,7 +254,7 @@ func (m *Machine) checkMoves() {
 	if r == nil {
 		return
 	}
-	for _, id := range sortedKeys(r.moving) {
+	for _, id := range slices.Sorted(maps.Keys(r.moving)) {
 		m.stepMove(r, r.moving[id])
 	}
 	if m.beginMoves(r); len(r.moving) > 0 || len(r.sources) > 0 {

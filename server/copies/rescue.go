@@ -2,7 +2,9 @@ package copies
 
 import (
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
@@ -214,7 +216,7 @@ func (m *Machine) repeatOrders(worker ids.WorkerID) {
 
 // orderedFrom lists the objects that a worker is asked to copy.
 func (m *Machine) orderedFrom(worker ids.WorkerID) (objects []ids.TaskID) {
-	for _, id := range sortedKeys(m.rescuing) {
+	for _, id := range slices.Sorted(maps.Keys(m.rescuing)) {
 		if s := m.rescuing[id]; m.rescues[s.dead].survivors[s.by].worker == worker {
 			objects = append(objects, id)
 		}
@@ -228,7 +230,7 @@ func (m *Machine) rescueDue(dead ids.WorkerID) {
 	if r == nil || r.until.After(m.now) {
 		return
 	}
-	for _, id := range sortedKeys(m.rescuing) {
+	for _, id := range slices.Sorted(maps.Keys(m.rescuing)) {
 		if m.rescuing[id].dead == dead {
 			m.giveUpRescue(id)
 		}

@@ -3,6 +3,7 @@ package sched
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/millrace/millrace/internal/ids"
@@ -389,7 +390,7 @@ func (k *checker) compare() {
 			k.fail("holder %d holds %d tasks, %d know of it", i, m.holders[i].held.count, k.held[i])
 		}
 	}
-	for _, name := range sortedKeys(m.namespaces) {
+	for _, name := range slices.Sorted(maps.Keys(m.namespaces)) {
 		if n := m.namespaces[name]; n.keys.count != k.keys[n] || n.refs <= 0 {
 			k.fail("namespace %q has %d keys, not %d; %d refer to it", name, k.keys[n], n.keys.count, n.refs)
 		}
@@ -534,7 +535,7 @@ func (k *checker) classQueue() {
 // chains checks the broadcast chains.
 func (k *checker) chains() {
 	m := k.m
-	for _, id := range sortedKeys(m.chains) {
+	for _, id := range slices.Sorted(maps.Keys(m.chains)) {
 		list := m.chains[id]
 		if len(list) == 0 {
 			k.fail("%s has an empty chain", id)

@@ -2,6 +2,7 @@ package sched
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 
@@ -85,7 +86,7 @@ func (c *class) fits(w *worker) (bool, string) {
 	if s := c.options.Slots; s > w.slots {
 		return false, fmt.Sprintf("slots: needs %d, has %d", s, w.slots)
 	}
-	for _, name := range sortedKeys(c.options.Resources) {
+	for _, name := range slices.Sorted(maps.Keys(c.options.Resources)) {
 		if need, has := c.options.Resources[name], w.resources[name]; need > has {
 			return false, fmt.Sprintf("resource %s: needs %s, has %s", name, number(need), number(has))
 		}

@@ -2,6 +2,7 @@ package sched
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -186,7 +187,7 @@ const nestedRemedy = "a task whose executor does not report its waits keeps its 
 // nestedWork counts the tasks that a running task may be waiting for: those that have not begun and
 // that are held by clients which tasks of the same worker opened. first is the key of one.
 func (m *Machine) nestedWork(w *worker) (held int, first string) {
-	for _, id := range sortedKeys(m.clients) {
+	for _, id := range slices.Sorted(maps.Keys(m.clients)) {
 		c := m.clients[id]
 		if c.worker != w.name {
 			continue

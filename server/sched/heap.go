@@ -1,10 +1,5 @@
 package sched
 
-import (
-	"cmp"
-	"slices"
-)
-
 // keptWork bounds the capacity that a work list keeps between steps.
 const keptWork = 1 << 14
 
@@ -50,14 +45,4 @@ func (q *heap[T]) pop() T {
 	h[i] = last
 	*q = h
 	return first
-}
-
-func sortedKeys[K cmp.Ordered, V any](from map[K]V) []K {
-	keys := make([]K, 0, len(from))
-	// sorted: below.
-	for k := range from {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }

@@ -3,6 +3,7 @@ package sched
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -454,10 +455,10 @@ func (m *Machine) deriveOwners(l *loading) {
 		c.flow.ns = c.ns
 		c.expires = m.now.Add(c.ttl)
 	}
-	for _, id := range sortedKeys(m.clients) {
+	for _, id := range slices.Sorted(maps.Keys(m.clients)) {
 		m.arm(timer{at: m.clients[id].expires, kind: timerLease, id: uint64(id)})
 	}
-	for _, id := range sortedKeys(m.graphIndex) {
+	for _, id := range slices.Sorted(maps.Keys(m.graphIndex)) {
 		g := m.graphs[m.graphIndex[id]]
 		if !l.known[g.slot] {
 			// Nothing says what it is. It is there until its tasks are gone.
@@ -552,7 +553,7 @@ func (m *Machine) countFunctions() {
 func (m *Machine) NeedsFunction(hash ids.FunctionHash) bool { return m.functions[hash] > 0 }
 
 // Datasets lists the datasets that hold tasks, in order.
-func (m *Machine) Datasets() []uint64 { return sortedKeys(m.datasets) }
+func (m *Machine) Datasets() []uint64 { return slices.Sorted(maps.Keys(m.datasets)) }
 
 // Unusable returns the number of tasks that Loaded could not use, and the message of the first one.
 func (m *Machine) Unusable() (tasks int, first string) {

@@ -2,6 +2,8 @@ package sched
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
@@ -61,7 +63,7 @@ func (m *Machine) forgetLostData(id ids.TaskID) {
 
 // lostDataDue gives up the bytes whose waiting time is over.
 func (m *Machine) lostDataDue() {
-	for _, id := range sortedKeys(m.lostData) {
+	for _, id := range slices.Sorted(maps.Keys(m.lostData)) {
 		if s := m.lostData[id]; !s.until.After(m.now) {
 			m.giveUpData(id, &s)
 		}

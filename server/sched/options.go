@@ -2,6 +2,7 @@ package sched
 
 import (
 	"encoding/binary"
+	"maps"
 	"math"
 	"slices"
 )
@@ -23,7 +24,7 @@ type options struct {
 // the priority, place the part that restricts placement.
 func canonical(o *Options) (text, body, place string) {
 	var p []byte
-	for _, name := range sortedKeys(o.Resources) {
+	for _, name := range slices.Sorted(maps.Keys(o.Resources)) {
 		p = append(p, 'r')
 		p = binary.AppendUvarint(p, uint64(len(name)))
 		p = append(p, name...)

@@ -1,6 +1,9 @@
 package sched
 
 import (
+	"maps"
+	"slices"
+
 	"github.com/millrace/millrace/internal/ids"
 )
 
@@ -172,7 +175,7 @@ func (m *Machine) restartEnded() {
 	if !m.restart.running {
 		return
 	}
-	for _, id := range sortedKeys(m.restart.returned) {
+	for _, id := range slices.Sorted(maps.Keys(m.restart.returned)) {
 		if b, t := m.lookup(id); t != nil && t.missing > 0 && !m.inputsUnderWay(b, t) {
 			r := m.restart.returned[id]
 			delete(m.restart.returned, id)

@@ -1,6 +1,11 @@
 package sched
 
-import "github.com/millrace/millrace/internal/ids"
+import (
+	"maps"
+	"slices"
+
+	"github.com/millrace/millrace/internal/ids"
+)
 
 // Rows calls put for the rows of a part of the durable state, and returns the cursor of the next
 // part; more is false after the last one. The cursor of the first part is 0. A part has about as
@@ -99,7 +104,7 @@ func (m *Machine) blockRows(b *block, put func(Row)) {
 	for _, end := range ends {
 		put(end)
 	}
-	for _, h := range sortedKeys(holds) {
+	for _, h := range slices.Sorted(maps.Keys(holds)) {
 		put(&HoldsPut{Holder: m.holders[h].number(), Tasks: holds[h]})
 	}
 }

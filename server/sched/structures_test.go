@@ -2,6 +2,7 @@ package sched
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -69,8 +70,8 @@ func TestTaskSetAgreesWithAMap(t *testing.T) {
 				t.Fatalf("count %d, want %d", s.count, len(model))
 			}
 		}
-		if got := s.members(nil); !slices.Equal(got, sortedKeys(model)) {
-			t.Fatalf("members %v, want %v", got, sortedKeys(model))
+		if got := s.members(nil); !slices.Equal(got, slices.Sorted(maps.Keys(model))) {
+			t.Fatalf("members %v, want %v", got, slices.Sorted(maps.Keys(model)))
 		}
 	})
 }

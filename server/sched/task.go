@@ -1,7 +1,9 @@
 package sched
 
 import (
+	"maps"
 	"math/bits"
+	"slices"
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
@@ -425,7 +427,7 @@ func (s *taskSet) remove(id ids.TaskID) bool {
 
 // members appends the ids to out, in order.
 func (s *taskSet) members(out []ids.TaskID) []ids.TaskID {
-	for _, n := range sortedKeys(s.chunks) {
+	for _, n := range slices.Sorted(maps.Keys(s.chunks)) {
 		c := s.chunks[n]
 		for w, word := range c.bits {
 			for ; word != 0; word &= word - 1 {

@@ -2,6 +2,7 @@ package sched
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/millrace/millrace/internal/ids"
@@ -111,7 +112,7 @@ func (m *Machine) ran(r TaskRef, t *task, calls Calls) bool {
 // workerEnded gives up the bytes of a lost worker whose process is now known to have ended.
 func (m *Machine) workerEnded(ev WorkerEnded) {
 	m.silentEnded(ev)
-	for _, id := range sortedKeys(m.lostData) {
+	for _, id := range slices.Sorted(maps.Keys(m.lostData)) {
 		if s := m.lostData[id]; s.incarnation == ev.Incarnation && s.until.After(m.now) {
 			s.until, s.cause = m.now, ev.Cause
 			m.lostData[id] = s

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -87,7 +88,7 @@ func (c *client) prefix() string {
 // pickHeld picks up to n of the held tasks that want accepts; a nil want accepts all.
 func (c *client) pickHeld(n int, want func(ids.TaskID) bool) []ids.TaskID {
 	var from []ids.TaskID
-	for _, id := range sortedKeys(c.held) {
+	for _, id := range slices.Sorted(maps.Keys(c.held)) {
 		if want == nil || want(id) {
 			from = append(from, id)
 		}
@@ -214,7 +215,9 @@ func (s *server) submit(ev sched.GraphSubmitted, specs []*spec) (sched.SubmitRes
 		accepted, err = s.loop.Submit(context.Background(), submission)
 	}
 	if err != nil {
-		s.note(specs, err)
+		if unwritten(err) {
+			s.note(specs)
+		}
 		return accepted.SubmitResult, err
 	}
 	result := accepted.SubmitResult
@@ -235,9 +238,9 @@ func (s *server) submit(ev sched.GraphSubmitted, specs []*spec) (sched.SubmitRes
 }
 
 // note notes the tasks of a submission that was perhaps accepted, though the client was not told.
-func (s *server) note(specs []*spec, err error) {
+func (s *server) note(specs []*spec) {
 	for i := range specs {
-		if id, known := s.m.Lookup(specs[i].namespace, specs[i].key); known && unwritten(err) && s.w.oracle.byTask[id] == nil {
+		if id, known := s.m.Lookup(specs[i].namespace, specs[i].key); known && s.w.oracle.byTask[id] == nil {
 			s.w.oracle.byTask[id] = specs[i]
 		}
 	}
@@ -260,7 +263,7 @@ func (c *client) extend() {
 func (c *client) join() {
 	w := c.w
 	var from []ids.GraphID
-	for _, g := range sortedKeys(w.oracle.graphs) {
+	for _, g := range slices.Sorted(maps.Keys(w.oracle.graphs)) {
 		if specs := w.oracle.graphs[g]; specs[0].namespace == c.namespace && c.closed(specs) {
 			from = append(from, g)
 		}

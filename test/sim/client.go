@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -72,7 +73,7 @@ func (c *client) outstanding() string {
 }
 
 func (c *client) unverified() (list []ids.TaskID) {
-	for _, id := range sortedKeys(c.held) {
+	for _, id := range slices.Sorted(maps.Keys(c.held)) {
 		if _, ok := c.verified[id]; !ok && !c.gone {
 			list = append(list, id)
 		}
@@ -324,7 +325,7 @@ func (c *client) complete() bool {
 	still := map[ids.TaskID]bool{}
 	w.server.m.HeldBy(c.id, func(id ids.TaskID) { still[id] = true })
 	done := true
-	for _, id := range sortedKeys(c.held) {
+	for _, id := range slices.Sorted(maps.Keys(c.held)) {
 		s := c.held[id]
 		if !still[id] {
 			mine := false

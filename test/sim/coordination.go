@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -130,7 +131,7 @@ func (o *coordination) settle() bool {
 
 // hangUp ends all calls: the scheduler was killed.
 func (o *coordination) hangUp() {
-	for _, number := range sortedKeys(o.asks) {
+	for _, number := range slices.Sorted(maps.Keys(o.asks)) {
 		o.asks[number].cancel()
 		synctest.Wait()
 	}

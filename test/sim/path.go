@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -57,7 +59,7 @@ func (x *path) Prepare(_ context.Context, at transfer.Peer) (transfer.Measured, 
 // Routes returns the peers whose memory is mapped, and sometimes the rate of another one.
 func (x *path) Routes() (routes []flow.Route) {
 	p, w := x.p, x.p.w
-	for _, id := range sortedKeys(p.mappings) {
+	for _, id := range slices.Sorted(maps.Keys(p.mappings)) {
 		routes = append(routes, flow.Route{Peer: p.mappings[id].address(), Path: "borrow", State: flow.Open})
 	}
 	if w.chance(0.1) {
@@ -462,7 +464,7 @@ func (x *path) Rescue(ctx context.Context, at transfer.Peer, incarnation [16]byt
 
 // unmap unmaps the memory of a dead process.
 func (p *process) unmap(dead *process) {
-	for _, id := range sortedKeys(p.mappings) {
+	for _, id := range slices.Sorted(maps.Keys(p.mappings)) {
 		if p.mappings[id] == dead {
 			delete(p.mappings, id)
 		}

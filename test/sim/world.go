@@ -603,12 +603,3 @@ func (w *world) leftovers() (left []string) {
 	}
 	return left
 }
-
-func sortedKeys[K ~uint64 | ~uint32 | ~string, V any](m map[K]V) []K {
-	keys := make([]K, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
-}
