@@ -155,7 +155,9 @@ func (s *server) blame(p *process) {
 	}
 	// order-free: counters.
 	for id := range blamed {
-		s.w.oracle.byTask[id].deaths++
+		if x := s.w.oracle.byTask[id]; x != nil { // nil: a copy that was not sent yet
+			x.deaths++
+		}
 	}
 }
 
