@@ -18,7 +18,7 @@ func Receive(c *net.UnixConn, into []byte, most int, name string) (n int, files 
 	control := make([]byte, unix.CmsgSpace((most+1)*eachBytes))
 	n, controlBytes, _, _, err := c.ReadMsgUnix(into, control)
 	if err != nil {
-		return n, nil, err
+		return 0, nil, err // n is -1 then.
 	}
 	messages, err := unix.ParseSocketControlMessage(control[:controlBytes])
 	if err != nil {

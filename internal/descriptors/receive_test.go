@@ -77,3 +77,23 @@ func TestTheEndOfAConnectionHasNone(t *testing.T) {
 		t.Errorf("%d bytes, %d files, %v", n, len(files), err)
 	}
 }
+
+// A process that ends before it has read all resets the connection. Then there are no bytes, and
+// not minus one.
+func TestAResetConnectionHasNoBytes(t *testing.T) {
+	ours, theirs, err := descriptors.Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = ours.Write([]byte("unread"))
+	if err := errors.Join(err, theirs.Close()); err != nil {
+		t.Fatal(err)
+	}
+	n, files, err := descriptors.Receive(ours, make([]byte, 64), 1, "null")
+	if n != 0 || len(files) != 0 || !errors.Is(err, unix.ECONNRESET) {
+		t.Errorf("%d bytes and %d files, %v", n, len(files), err)
+	}
+	if err := ours.Close(); err != nil {
+		t.Error(err)
+	}
+}
