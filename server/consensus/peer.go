@@ -33,11 +33,11 @@ import (
 )
 
 const (
-	// heartbeat is the silence of the leader after which another peer wants to lead, and lease
-	// the time after which a leader that does not hear from most peers gives up, which is
-	// before that.
-	heartbeat = 500 * time.Millisecond
-	lease     = 400 * time.Millisecond
+	// DefaultHeartbeat is the silence of the leader after which another peer wants to lead.
+	DefaultHeartbeat = 500 * time.Millisecond
+	// lease is the time after which a leader that does not hear from most peers gives up, which is
+	// before that. It changes with Config.Heartbeat.
+	lease = 400 * time.Millisecond
 	// messageTime bounds a message between peers.
 	messageTime = 5 * time.Second
 	// snapshotBytes is the size of the log of Raft from which its snapshot takes its place, if the
@@ -74,7 +74,8 @@ type Config struct {
 	// Secret is what all peers know and nobody else.
 	Secret []byte
 	Log    *slog.Logger
-	// Heartbeat is the silence of a leader after which another one is elected. 0: 500 ms.
+	// Heartbeat is the silence of a leader after which another one is elected, the same for all
+	// peers; 0: DefaultHeartbeat.
 	Heartbeat time.Duration
 	// Version is that of the program.
 	Version string
@@ -135,7 +136,7 @@ func List(addresses []string) string {
 // peers: until all have begun, none leads.
 func Open(config Config) (*Peer, error) {
 	if config.Heartbeat == 0 {
-		config.Heartbeat = heartbeat
+		config.Heartbeat = DefaultHeartbeat
 	}
 	if config.SnapshotBytes == 0 {
 		config.SnapshotBytes = snapshotBytes
@@ -273,7 +274,7 @@ func (r *Peer) begin(ctx context.Context) error {
 	config := raft.DefaultConfig()
 	config.LocalID = raft.ServerID(r.identity.ID)
 	config.HeartbeatTimeout, config.ElectionTimeout = r.config.Heartbeat, r.config.Heartbeat
-	config.LeaderLeaseTimeout = r.config.Heartbeat * lease / heartbeat
+	config.LeaderLeaseTimeout = r.config.Heartbeat * lease / DefaultHeartbeat
 	config.CommitTimeout = min(config.CommitTimeout, r.config.Heartbeat/10)
 	config.MaxAppendEntries, config.TrailingLogs = appended, trailing
 	config.SnapshotThreshold = math.MaxUint64 // They are taken by size: see snapshots.

@@ -8,58 +8,92 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	millrace "github.com/millrace/millrace/clients/go"
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// peers is three schedulers with one journal.
+// patience lets schedulers and workers go on where processes stand still for seconds.
+var patience = []string{"MILLRACE_ELECTION_TIMEOUT=3s", "MILLRACE_DEATH_TIMEOUT=10m"}
+
+// peers is several schedulers with one journal.
 type peers struct {
 	*restarted
-	three     [3]*started
-	args      [3][]string
-	addresses [3]string
-	pages     [3]string
+	each []*peer
 }
 
-func withPeers(t *testing.T) *peers {
+// peer is one of several schedulers.
+type peer struct {
+	*started
+	// own is the address for the other schedulers, client that for clients, and page that of HTTP.
+	own, client, page, journal string
+}
+
+// peersAt chooses addresses for n schedulers, of which none runs.
+func peersAt(t *testing.T, n int) *peers {
 	t.Helper()
-	r := &peers{restarted: &restarted{env: []string{"MILLRACE_TOKEN=t0ken"}}}
-	var each []string
-	for i := range r.three {
-		each = append(each, fixedAddress(t))
-		r.addresses[i], r.pages[i] = fixedAddress(t), fixedAddress(t)
+	r := &peers{restarted: &restarted{env: append([]string{"MILLRACE_TOKEN=t0ken"}, patience...)}}
+	var clients []string
+	for range n {
+		p := &peer{own: fixedAddress(t), client: fixedAddress(t), page: fixedAddress(t), journal: filepath.Join(t.TempDir(), "journal")}
+		r.each, clients = append(r.each, p), append(clients, p.client)
 	}
-	for i := range r.three {
-		r.args[i] = []string{"scheduler", "--listen", r.addresses[i], "--http", r.pages[i], "--journal", filepath.Join(t.TempDir(), "journal"),
-			"--peers", strings.Join(each, ","), "--peer-advertise", each[i]}
-		r.start(t, i)
-	}
-	r.restarted.addresses = strings.Join(r.addresses[:], ",")
+	r.addresses = strings.Join(clients, ",")
 	return r
 }
 
-func (r *peers) start(t *testing.T, i int) {
+// withPeers starts three schedulers.
+func withPeers(t *testing.T) *peers {
 	t.Helper()
-	r.three[i] = background(t, r.env, r.args[i]...)
-	within(t, "the scheduler is ready", func() bool { return strings.Contains(r.three[i].log.String(), "\nready") })
+	r := peersAt(t, 3)
+	for i := range r.each {
+		r.start(t, i, 0, 1, 2)
+	}
+	return r
+}
+
+// list returns the value of --peers for these schedulers.
+func (r *peers) list(of ...int) string {
+	var list []string
+	for _, i := range of {
+		list = append(list, r.each[i].own)
+	}
+	return strings.Join(list, ",")
+}
+
+// start starts a scheduler whose --peers has these schedulers.
+func (r *peers) start(t *testing.T, i int, of ...int) {
+	t.Helper()
+	p := r.each[i]
+	p.started = background(t, r.env, "scheduler", "--listen", p.client, "--http", p.page, "--journal", p.journal, "--peers", r.list(of...), "--peer-advertise", p.own)
+	within(t, "the scheduler is ready", func() bool { return strings.Contains(p.log.String(), "\nready") })
 }
 
 func (r *peers) kill(t *testing.T, i int) {
 	t.Helper()
-	if err := r.three[i].cmd.Process.Kill(); err != nil {
+	if err := r.each[i].cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	<-r.three[i].ended
+	<-r.each[i].ended
+}
+
+func (p *peer) isEnded() bool {
+	select {
+	case <-p.ended:
+		return true
+	default:
+		return false
+	}
 }
 
 // leader returns the scheduler that leads.
 func (r *peers) leader(t *testing.T) (leads int) {
 	t.Helper()
 	within(t, "a scheduler leads", func() bool {
-		for i := range r.three {
-			answer, err := http.Get("http://" + r.pages[i] + "/readyz")
+		for i, p := range r.each {
+			answer, err := http.Get("http://" + p.page + "/readyz")
 			if err != nil {
 				continue
 			}
@@ -141,7 +175,7 @@ func TestAGraphOutlivesTheLeader(t *testing.T) {
 		if next := r.leader(t); next == led {
 			t.Errorf("round %d: the scheduler that was killed leads", round)
 		}
-		r.start(t, led)
+		r.start(t, led, 0, 1, 2)
 	}
 	if err := lock.Release(soon(t)); err != nil {
 		t.Error(err)
@@ -149,15 +183,8 @@ func TestAGraphOutlivesTheLeader(t *testing.T) {
 	if err := c.Shutdown(soon(t), "the test ends"); err != nil {
 		t.Fatal(err)
 	}
-	for i, s := range r.three {
-		within(t, fmt.Sprint("scheduler ", i, " ends with the cluster"), func() bool {
-			select {
-			case <-s.ended:
-				return true
-			default:
-				return false
-			}
-		})
+	for i, s := range r.each {
+		within(t, fmt.Sprint("scheduler ", i, " ends with the cluster"), s.isEnded)
 		if code := s.cmd.ProcessState.ExitCode(); code != 0 {
 			t.Errorf("scheduler %d ends with code %d", i, code)
 		}
@@ -179,8 +206,20 @@ func (r *peers) roles(t *testing.T) map[string]string {
 	return found
 }
 
+// have returns whether as many schedulers as wanted have each role.
+func (r *peers) have(t *testing.T, want map[string]int) func() bool {
+	t.Helper()
+	return func() bool {
+		found := map[string]int{}
+		for _, role := range r.roles(t) {
+			found[role]++
+		}
+		return maps.Equal(found, want)
+	}
+}
+
 func (r *peers) commandEnv() []string {
-	return environment(append(r.env, "MILLRACE_ADDRESS="+r.restarted.addresses)...)
+	return environment(append(r.env, "MILLRACE_ADDRESS="+r.addresses)...)
 }
 
 // The command lists the schedulers, adds one that has not been started, and removes it. When two
@@ -188,24 +227,130 @@ func (r *peers) commandEnv() []string {
 func TestPeersAreListedWhileNobodyLeads(t *testing.T) {
 	t.Parallel()
 	r := withPeers(t)
-	count := func(want map[string]int) func() bool {
-		return func() bool {
-			found := map[string]int{}
-			for _, role := range r.roles(t) {
-				found[role]++
-			}
-			return maps.Equal(found, want)
-		}
-	}
 	all := map[string]int{"LEADER": 1, "FOLLOWER": 2}
-	within(t, "two follow one", count(all))
+	within(t, "two follow one", r.have(t, all))
 	fourth := fixedAddress(t)
 	succeeds(t, r.commandEnv(), "", "peers", "add", fourth)
 	within(t, "the new one is awaited", func() bool { return r.roles(t)[fourth] == "AWAY" })
 	succeeds(t, r.commandEnv(), "", "peers", "remove", fourth)
-	within(t, "it is gone", count(all))
+	within(t, "it is gone", r.have(t, all))
 	led := r.leader(t)
 	r.kill(t, led)
 	r.kill(t, (led+1)%3)
-	within(t, "two are away", count(map[string]int{"AWAY": 2, "FOLLOWER": 1}))
+	within(t, "two are away", r.have(t, map[string]int{"AWAY": 2, "FOLLOWER": 1}))
+}
+
+// A scheduler alone becomes the first of three in the middle of a graph. When the others vote, it
+// is killed, and comes back. The leader is removed while it runs, and another one joins. Then one
+// of the three is lost, so that the new one is needed. All that was acknowledged is there each
+// time.
+func TestOneSchedulerBecomesThreeAndIsReplaced(t *testing.T) {
+	t.Parallel()
+	r := peersAt(t, 4)
+	first := r.each[0]
+	first.started = background(t, r.env, "scheduler", "--listen", first.client, "--http", first.page, "--journal", first.journal)
+	within(t, "the scheduler alone is ready", func() bool { return strings.Contains(first.log.String(), "\nready") })
+	c := r.dial(t)
+	r.workers(t, c)
+	data, err := c.Scatter(soon(t), strings.Repeat("s", 100_000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lock, queue := c.Lock("held"), c.Queue("values", 0)
+	if err := lock.Acquire(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	fence := lock.Fence()
+	var inputs, sums []*millrace.Future
+	var want []float64
+	// step acknowledges something of each kind while a task runs.
+	step := func(name string) {
+		t.Helper()
+		sleep := submitted(t, c, millrace.Native("bench.sleep"), "sleep-"+name, 2.0)
+		within(t, "a worker sleeps", func() bool {
+			task, err := c.Task(soon(t), sleep.Key())
+			return err == nil && task.GetState() == millracev1.TaskState_TASK_STATE_RUNNING
+		})
+		n := len(inputs)
+		inputs = append(inputs, submitted(t, c, millrace.Native("array.full"), "input-"+name, []int{20_000}, float64(n)))
+		for i, f := range inputs {
+			sums = append(sums, submitted(t, c, millrace.Python("operator:add"), fmt.Sprintf("sum-%s-%d", name, i), f, inputs[n]))
+			want = append(want, float64(i+n))
+		}
+		if err := c.Publish(soon(t), name, sums[len(sums)-1], false); err != nil {
+			t.Fatal(err)
+		}
+		if err := queue.Put(soon(t), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// check looks for what the step of this name has acknowledged.
+	check := func(name string) {
+		t.Helper()
+		within(t, "the dataset is there", func() bool {
+			_, err := c.Dataset(soon(t), name)
+			if err != nil && !errors.Is(err, millrace.ErrUnavailable) {
+				t.Fatalf("%s: the published dataset: %v", name, err)
+			}
+			return err == nil
+		})
+		for i, f := range sums {
+			a, err := f.Array(soon(t))
+			if err != nil {
+				t.Fatalf("%s: sum %d: %v", name, i, err)
+			}
+			values, err := millrace.Slice[float64](a)
+			if err != nil || len(values) != 20_000 || values[0] != want[i] {
+				t.Errorf("%s: sum %d has %d elements and is not %v: %v", name, i, len(values), want[i], err)
+			}
+		}
+		if got, err := millrace.Get[string](soon(t), data); err != nil || len(got) != 100_000 {
+			t.Errorf("%s: of what was scattered came %d bytes, %v", name, len(got), err)
+		}
+		if got, err := queue.Take(soon(t)); err != nil || got != name {
+			t.Errorf("%s: the queue gave %v, %v", name, got, err)
+		}
+	}
+	all := map[string]int{"LEADER": 1, "FOLLOWER": 2}
+
+	step("alone")
+	if err := first.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	<-first.ended
+	succeeds(t, r.commandEnv(), "", "peers", "bootstrap", first.journal, "--peers", r.list(0, 1, 2), "--peer-advertise", first.own)
+	for i := range 3 {
+		r.start(t, i, 0, 1, 2)
+	}
+	check("alone")
+	within(t, "the two that came vote", r.have(t, all))
+
+	step("three")
+	r.kill(t, 0)
+	check("three")
+	r.start(t, 0, 0, 1, 2)
+	within(t, "the one that was lost is back", r.have(t, all))
+	led := r.leader(t)
+	succeeds(t, r.commandEnv(), "", "peers", "remove", r.each[led].own)
+	within(t, "the one that was removed ends", r.each[led].isEnded)
+	if text := r.each[led].log.String(); !strings.Contains(text, "was removed from the peers") {
+		t.Errorf("the one that was removed wrote:\n%s", text)
+	}
+	succeeds(t, r.commandEnv(), "", "peers", "add", r.each[3].own)
+	left := (led + 1) % 3
+	r.start(t, 3, left, (led+2)%3, 3)
+	within(t, "the new one votes", r.have(t, all))
+
+	step("replaced")
+	if led = r.leader(t); led == 3 {
+		led = left
+	}
+	r.kill(t, led)
+	check("replaced")
+	if lock.Fence() != fence {
+		t.Errorf("the fencing number of the lock was %d, and is %d", fence, lock.Fence())
+	}
+	if err := lock.Release(soon(t)); err != nil {
+		t.Error(err)
+	}
 }

@@ -108,6 +108,7 @@ class ThreeSchedulers(_Processes):
             address: self._run(
                 "scheduler", "--listen", address, "--http", "", "--journal", str(directory / f"journal-{own[-5:]}"),
                 "--peers", ",".join(peers), "--peer-advertise", own,
+                "--election-timeout", "3s",  # on a busy machine processes stand still for a second
             )
             for address, own in zip(schedulers, peers, strict=True)
         }  # fmt: skip

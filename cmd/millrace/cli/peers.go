@@ -22,6 +22,7 @@ func peerFlags(f *pflag.FlagSet) {
 	f.StringSlice("peers", nil, "addresses, host:port, at which schedulers with one journal reach each other: at the first start three or five, the same list for all of them; needs --peer-advertise, --journal and --token")
 	f.String("peer-advertise", "", "which address of --peers is this scheduler's own")
 	f.String("peer-listen", "", "where this scheduler listens for the others; default: the address of --peer-advertise")
+	f.Duration("election-timeout", consensus.DefaultHeartbeat, "for --peers: the silence of the leader after which the others elect another one, 100ms to 30s, the same for all; longer where processes may stand still for that time")
 	f.String("advertise", "", "host or host:port at which clients and workers reach this scheduler, for --peers; default: where it listens")
 }
 
@@ -66,6 +67,7 @@ func (a *app) peer(directory *journal.Directory, addresses []string, token, list
 	}
 	return consensus.Open(consensus.Config{
 		Directory: directory, Addresses: addresses, Own: own, Listener: port, Advertise: advertise, Secret: []byte(roletoken.Peer(token)), Version: version.String(), Log: slog.Default(),
+		Heartbeat: s.Duration("election-timeout"),
 	})
 }
 

@@ -26,6 +26,7 @@ func TestWrongPeersAreRefused(t *testing.T) {
 		{[]string{"--peers", three, "--peer-advertise", "a:7787", "--journal", ""}, "name it with --journal"},
 		{[]string{"--peers", three, "--peer-advertise", "a:7787", "--token", ""}, "the same token"},
 		{[]string{"--peers", three, "--peer-advertise", "a:7787", "--peer-listen", "x"}, "--peer-listen"},
+		{[]string{"--peers", three, "--peer-advertise", "a:7787", "--election-timeout", "1m"}, "100ms to 30s"},
 		{[]string{"--peers", three, "--peer-advertise", "a:7787", "--advertise", "0.0.0.0"}, "--advertise"},
 	} {
 		args := append([]string{"scheduler", "--listen", "127.0.0.1:0", "--http", "", "--journal", directory, "--token", "t0ken"}, c.args...)
