@@ -67,7 +67,8 @@ SENDERS := ./server ./server/rpc ./worker ./worker/executor ./transfer/grpcpath
 LARGE := ^Test(ManySmallInputsAndLargeArguments|InputsBeyondAMessageAreFetchedInPlaceOfSentAlong|ASnapshotOfManyFailedTasksComesInParts|LongErrorsReachTheClient|LongErrorsAreCut|ArgumentsBeyondAMessageAreRefused|ListsAndWatchesOfDatasetsLeaveKeysAndValuesOut|ListedPagesEndAtTheirSize|TasksWithManyLongInputsAreListed|ExecutorThatTakesNoSplitRuns|HeadersOfResultsAreBounded|OutboundMessagesAreSplitBySize|MessagesToAnExecutorAreWithinTheLimit|SlowSourcesKeepNoBuffers|SlowReadersKeepNoBuffers|SmallObjectsAreCopiedTogether|PartsMakeTheWhole)$$
 RACED_NUMERIC := (Cumsum|Drawing|Order|Helpers|Factors|Transforms).*Processors|Folds.*/bool
 # The tests that run clusters of processes.
-PROCESSES := ./test/e2e/... ./test/chaos/... ./test/netlab/... ./test/faults/... ./test/gpu/...
+PROCESSES := ./test/e2e/... ./test/chaos/... ./test/netlab/... ./test/faults/... \
+  ./test/soak/... ./test/gpu/...
 
 # The command that `make run` runs after the build.
 RUN_MAIN ?= $(PY) examples/digits.py --progress
@@ -226,7 +227,7 @@ vet: bootstrap
 .PHONY: unit
 unit: bootstrap $(BIN) $(LIBRARIES) ## Run the Go tests without the race detector: PKG=./...
 	MILLRACE_BIN=$(CURDIR)/$(BIN) go test -tags invariants $(SHORT) -p $(PARALLEL) \
-	  $$(go list $(PKG) | grep -vE '/test/(e2e|chaos|netlab|faults)')
+	  $$(go list $(PKG) | grep -vE '/test/(e2e|chaos|netlab|faults|soak)')
 
 .PHONY: race
 race: bootstrap-cc $(BIN) $(LIBRARIES) ## Run the Go tests with the race detector: PKG=./...

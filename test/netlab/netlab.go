@@ -33,15 +33,9 @@ func Main(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "netlab:", err)
 		return 1
 	}
-	cmd := exec.Command(self, os.Args[1:]...)
+	cmd := apart(self, os.Args[1:]...)
 	cmd.Env = append(os.Environ(), insideEnv+"=1")
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
-	if os.Geteuid() != 0 {
-		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
-		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}}
-		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}}
-	}
 	err = cmd.Run()
 	var ended *exec.ExitError
 	switch {
@@ -52,6 +46,31 @@ func Main(m *testing.M) int {
 		return 1
 	}
 	return 0
+}
+
+// apart prepares a program that runs in namespaces of its own.
+func apart(name string, args ...string) *exec.Cmd {
+	cmd := exec.Command(name, args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	if os.Geteuid() != 0 {
+		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
+		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}}
+		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}}
+	}
+	return cmd
+}
+
+// Missing says what labs need and this machine does not have; nil: nothing.
+func Missing() error {
+	for _, program := range []string{"ip", "nsenter"} {
+		if _, err := exec.LookPath(program); err != nil {
+			return fmt.Errorf("netlab: %w", err)
+		}
+	}
+	if out, err := apart("ip", "link", "add", "lab0", "type", "veth", "peer", "name", "lab1").CombinedOutput(); err != nil {
+		return fmt.Errorf("netlab: cannot make a network namespace with a link: %w: %s", err, strings.TrimSpace(string(out)))
+	}
+	return nil
 }
 
 // Lab is a router and its hosts. The test itself runs on a host of its own, which can reach all
