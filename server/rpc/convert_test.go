@@ -365,10 +365,16 @@ func TestValuesBecomeReadableJSON(t *testing.T) {
 		{&pb.Value{Kind: &pb.Value_ComplexValue{ComplexValue: &pb.Complex{Real: 1, Imaginary: 2}}}, "[1,2]"},
 		{&pb.Value{Kind: &pb.Value_OpaqueValue{OpaqueValue: &pb.Opaque{TypeName: "T"}}}, `{"opaque":"T"}`},
 		{
-			&pb.Value{Kind: &pb.Value_OpaqueValue{OpaqueValue: &pb.Opaque{TypeName: "T", Table: &pb.Table{
+			&pb.Value{Kind: &pb.Value_OpaqueValue{OpaqueValue: &pb.Opaque{TypeName: "T", Table: &pb.TableSummary{
 				Rows: 3, ColumnCount: 1, Columns: []*pb.Column{{Name: "a", Type: "int64"}},
 			}}}},
 			`{"columnCount":1,"columns":[{"name":"a","type":"int64"}],"opaque":"T","rows":3}`,
+		},
+		{
+			&pb.Value{Kind: &pb.Value_TableValue{TableValue: &pb.Table{
+				Rows: 3, TypeName: "T", ColumnCount: 2, Columns: []*pb.Column{{Name: "a", Type: "int64"}},
+			}}},
+			`{"columnCount":2,"columns":[{"name":"a","type":"int64"}],"rows":3,"table":"T"}`,
 		},
 		{&pb.Value{Kind: &pb.Value_MapValue{MapValue: &pb.MapValue{Fields: map[string]*pb.Value{"a": {}}}}}, `{"a":null}`},
 		{&pb.Value{Kind: &pb.Value_ListValue{ListValue: &pb.ListValue{Values: []*pb.Value{{}, {}}}}}, "[null,null]"},

@@ -113,6 +113,16 @@ func unfit(v *pb.Value, keys uint32, level int, opaque bool) (path, why string) 
 			return "", fmt.Sprintf("an array of %s is inline, and the limit is %s: scatter it and refer to its key",
 				humanize.IBytes(uint64(n)), humanize.IBytes(mostInlineTensor))
 		}
+	case *pb.Value_TableValue:
+		for _, b := range kind.TableValue.GetBuffers() {
+			if b.GetBytes() > 0 && len(kind.TableValue.GetInlineData()) == 0 {
+				return "", "a value that the scheduler keeps has no frames: put the buffers into inline_data, or scatter the table and refer to its key"
+			}
+		}
+		if n := len(kind.TableValue.GetInlineData()); n > mostInlineTensor {
+			return "", fmt.Sprintf("a table of %s is inline, and the limit is %s: scatter it and refer to its key",
+				humanize.IBytes(uint64(n)), humanize.IBytes(mostInlineTensor))
+		}
 	case *pb.Value_OpaqueValue:
 		if opaque && len(kind.OpaqueValue.GetFrames()) == 0 {
 			return "", ""

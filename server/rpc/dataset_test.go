@@ -30,6 +30,7 @@ func TestDatasetsHoldOnlyWhatEveryLanguageReads(t *testing.T) {
 		"a reference to nothing":    {`{"listValue":{"values":[{"input":0},{"input":2}]}}`, "value[1]", "there are 2 keys"},
 		"a pickle":                  {`{"mapValue":{"fields":{"a":{"opaqueValue":{"encoding":"pickle5","data":"AA=="}}}}}`, `value["a"]`, "scatter the object"},
 		"a tensor without elements": {value: `{"tensorValue":{"dtype":"DTYPE_INT32","shape":["0"]}}`},
+		"a table in a frame":        {`{"tableValue":{"buffers":[{"bytes":8}]}}`, "value", "scatter the table"},
 		"a tensor in a frame":       {`{"tensorValue":{"dtype":"DTYPE_INT32","shape":["1"],"frame":0}}`, "value", "scatter the array"},
 		"a long tensor":             {`{"tensorValue":{"dtype":"DTYPE_UINT8","inlineData":"` + strings.Repeat("AAAA", 22<<10) + `"}}`, "value", "scatter it"},
 		"much of everything":        {`{"stringValue":"` + strings.Repeat("x", 1<<20) + `"}`, "value", "scatter the data"},

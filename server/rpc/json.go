@@ -73,6 +73,11 @@ func valueJSONAt(v *pb.Value, level int) (*structpb.Value, error) {
 		return tensorJSON(kind.TensorValue, level)
 	case *pb.Value_OpaqueValue:
 		return opaqueJSON(kind.OpaqueValue), nil
+	case *pb.Value_TableValue:
+		t := kind.TableValue
+		fields := map[string]*structpb.Value{"table": structpb.NewStringValue(t.GetTypeName())}
+		describeColumns(fields, t.GetRows(), t.GetColumns(), t.GetColumnCount())
+		return structpb.NewStructValue(&structpb.Struct{Fields: fields}), nil
 	case *pb.Value_ComplexValue:
 		return jsonComplex(kind.ComplexValue.GetReal(), kind.ComplexValue.GetImaginary()), nil
 	case *pb.Value_Input:
@@ -85,17 +90,22 @@ func valueJSONAt(v *pb.Value, level int) (*structpb.Value, error) {
 func opaqueJSON(o *pb.Opaque) *structpb.Value {
 	fields := map[string]*structpb.Value{"opaque": structpb.NewStringValue(o.GetTypeName())}
 	if t := o.GetTable(); t != nil {
-		fields["rows"] = structpb.NewNumberValue(float64(t.GetRows()))
-		columns := &structpb.ListValue{}
-		for _, c := range t.GetColumns() {
-			columns.Values = append(columns.Values, structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
-				"name": structpb.NewStringValue(c.GetName()), "type": structpb.NewStringValue(c.GetType()),
-			}}))
-		}
-		fields["columns"] = structpb.NewListValue(columns)
-		fields["columnCount"] = structpb.NewNumberValue(float64(t.GetColumnCount()))
+		describeColumns(fields, t.GetRows(), t.GetColumns(), t.GetColumnCount())
 	}
 	return structpb.NewStructValue(&structpb.Struct{Fields: fields})
+}
+
+// describeColumns adds the rows and columns of a table to its description.
+func describeColumns(fields map[string]*structpb.Value, rows uint64, columns []*pb.Column, count uint32) {
+	list := &structpb.ListValue{}
+	for _, c := range columns {
+		list.Values = append(list.Values, structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
+			"name": structpb.NewStringValue(c.GetName()), "type": structpb.NewStringValue(c.GetType()),
+		}}))
+	}
+	fields["rows"] = structpb.NewNumberValue(float64(rows))
+	fields["columns"] = structpb.NewListValue(list)
+	fields["columnCount"] = structpb.NewNumberValue(float64(count))
 }
 
 func jsonInt(n int64) *structpb.Value {

@@ -18,6 +18,8 @@ const (
 
 	maxEncoding = 64
 	maxTypeName = 256
+	// placesMultiple is the multiple of bytes at which the buffers of a table begin.
+	placesMultiple = 8
 )
 
 // Fault is the first error that Check found in a header.
@@ -45,9 +47,10 @@ func (f *Fault) in(field string) *Fault {
 }
 
 // Check reports whether a header is a Value that every reader can decode with frames of the given
-// sizes. The rules are those of value.proto: the elements of each tensor lie inside of its frame,
-// each frame has a reader, and nothing refers to an input. A frame whose tensors have neither
-// strides nor an offset has no bytes after them. An empty header is null.
+// sizes. The rules are those of value.proto: the elements of each tensor and the buffers of each
+// table lie inside of their frames, each frame has a reader, and nothing refers to an input. A
+// frame whose tensors have neither strides nor an offset has no bytes after them. An empty header
+// is null.
 //
 // Check needs no memory but for the list of frames: a header of 16 MiB as messages would take some
 // hundred MiB.
@@ -80,7 +83,8 @@ type checker struct {
 type use struct {
 	// reach is the end of the last element in the frame.
 	reach uint64
-	// loose: a tensor has strides or an offset, so the frame may have bytes that are no element.
+	// loose: a tensor has strides or an offset, or the frame belongs to a table or a payload, so it
+	// may have bytes that are no element.
 	used, loose bool
 }
 
@@ -127,6 +131,7 @@ var kinds = [...]struct {
 	4: {"double_value", protowire.Fixed64Type}, 5: {"string_value", protowire.BytesType}, 6: {"bytes_value", protowire.BytesType},
 	7: {"list_value", protowire.BytesType}, 8: {"map_value", protowire.BytesType}, 9: {"tensor_value", protowire.BytesType},
 	10: {"input", protowire.VarintType}, 11: {"opaque_value", protowire.BytesType}, 12: {"complex_value", protowire.BytesType},
+	14: {"table_value", protowire.BytesType},
 }
 
 func (c *checker) value(b []byte, depth int) *Fault {
@@ -137,7 +142,7 @@ func (c *checker) value(b []byte, depth int) *Fault {
 	switch {
 	case !ok:
 		return faultf("", noMessage, "Value")
-	case int(f.number) >= len(kinds):
+	case int(f.number) >= len(kinds) || kinds[f.number].name == "":
 		return faultf("", "a value of a kind that this version does not know (field %d): use a kind of value.proto", f.number)
 	case f.kind != kinds[f.number].wire:
 		return faultf("", noMessage, "Value")
@@ -167,6 +172,8 @@ func (c *checker) value(b []byte, depth int) *Fault {
 			}
 			return nil
 		}).in(name)
+	case 14:
+		return c.table(f.body).in(name)
 	}
 	return nil
 }

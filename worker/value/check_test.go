@@ -199,6 +199,21 @@ func eachTensor(v *millracev1.Value, do func(*millracev1.Tensor)) {
 	}
 }
 
+// eachBuffer calls do for each buffer of a table that has bytes, with the inline data of the table.
+func eachBuffer(v *millracev1.Value, do func(b *millracev1.TableBuffer, inline []byte)) {
+	for _, e := range v.GetListValue().GetValues() {
+		eachBuffer(e, do)
+	}
+	for _, e := range v.GetMapValue().GetFields() {
+		eachBuffer(e, do)
+	}
+	for _, b := range v.GetTableValue().GetBuffers() {
+		if b.GetBytes() > 0 {
+			do(b, v.GetTableValue().GetInlineData())
+		}
+	}
+}
+
 // inside checks a tensor with numbers of any size.
 func inside(x *millracev1.Tensor, frames []uint64) error {
 	room := uint64(len(x.GetInlineData()))
@@ -244,6 +259,7 @@ func FuzzCheck(f *testing.F) {
 		listOf(tensor(0), mapOf("a", opaque(nil, 1))),
 		of(&millracev1.Tensor{Dtype: int32s, Shape: []int64{3, 1}, Strides: []int64{-4, 8}, OffsetBytes: 8, Location: frame(0)}),
 		of(&millracev1.Tensor{Dtype: int32s, Shape: []int64{1}, Location: inlined(1, 2, 3, 4)}),
+		table(0),
 	} {
 		header, err := proto.Marshal(v)
 		if err != nil {
@@ -269,6 +285,18 @@ func FuzzCheck(f *testing.F) {
 		if err := proto.Unmarshal(header, &v); err != nil {
 			t.Fatalf("accepted, and no Value: %v", err)
 		}
+		eachBuffer(&v, func(b *millracev1.TableBuffer, inline []byte) {
+			room := uint64(len(inline))
+			if room == 0 {
+				if uint64(b.GetFrame()) >= uint64(len(frames)) {
+					t.Fatalf("accepted: frame %d of %d", b.GetFrame(), len(frames))
+				}
+				room = frames[b.GetFrame()]
+			}
+			if b.GetOffsetBytes() > room || b.GetBytes() > room-b.GetOffsetBytes() {
+				t.Errorf("accepted: %v of %d bytes", b, room)
+			}
+		})
 		eachTensor(&v, func(x *millracev1.Tensor) {
 			if err := inside(x, frames); err != nil {
 				t.Errorf("accepted: %v: %v", x, err)

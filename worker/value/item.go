@@ -134,6 +134,15 @@ func eachFrame(v *millracev1.Value, of func(*uint32)) {
 		if f, in := k.TensorValue.GetLocation().(*millracev1.Tensor_Frame); in {
 			of(&f.Frame)
 		}
+	case *millracev1.Value_TableValue:
+		if len(k.TableValue.GetInlineData()) > 0 {
+			return
+		}
+		for _, b := range k.TableValue.GetBuffers() {
+			if b.GetBytes() > 0 {
+				of(&b.Frame)
+			}
+		}
 	case *millracev1.Value_OpaqueValue:
 		for i := range k.OpaqueValue.GetFrames() {
 			of(&k.OpaqueValue.Frames[i])

@@ -8,7 +8,7 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// maxInlineTensor is the size limit of Tensor.inline_data.
+// maxInlineTensor is the size limit of Tensor.inline_data and Table.inline_data.
 const maxInlineTensor = 64 << 10
 
 // Null returns the serialised null value, written out explicitly, because an empty result would
@@ -16,7 +16,8 @@ const maxInlineTensor = 64 << 10
 func Null() []byte { return []byte{0x08, 0x00} }
 
 // Inline converts a header with frames into a header that contains the frames' bytes. ok is false
-// if that is impossible: a tensor is too large, or a payload has parts that must stay separate.
+// if that is impossible: a tensor is too large, or a table or a payload has parts that must stay
+// separate.
 func Inline(header []byte, frames [][]byte) (inline []byte, ok bool) {
 	if len(frames) == 0 {
 		return header, true
@@ -50,6 +51,8 @@ func inlineValue(v *millracev1.Value, frames [][]byte) bool {
 			}
 			k.TensorValue.Location = &millracev1.Tensor_InlineData{InlineData: frames[f.Frame]}
 		}
+	case *millracev1.Value_TableValue:
+		return inlineTable(k.TableValue, frames)
 	case *millracev1.Value_OpaqueValue:
 		o := k.OpaqueValue
 		if len(o.GetFrames()) == 0 {
@@ -63,6 +66,34 @@ func inlineValue(v *millracev1.Value, frames [][]byte) bool {
 		if len(o.Data) == 0 {
 			return false
 		}
+	}
+	return true
+}
+
+// inlineTable puts the frame of a table into its inline data, if all of its buffers have the same.
+func inlineTable(t *millracev1.Table, frames [][]byte) bool {
+	if len(t.GetInlineData()) > 0 {
+		return true
+	}
+	frame := -1
+	for _, b := range t.GetBuffers() {
+		switch {
+		case b.GetBytes() == 0:
+		case frame < 0:
+			frame = int(b.GetFrame())
+		case frame != int(b.GetFrame()):
+			return false
+		}
+	}
+	if frame < 0 {
+		return true
+	}
+	if frame >= len(frames) || len(frames[frame]) > maxInlineTensor {
+		return false
+	}
+	t.InlineData = frames[frame]
+	for _, b := range t.GetBuffers() {
+		b.Frame = 0
 	}
 	return true
 }

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17millrace/v1/value.proto\x12\x0bmillrace.v1\"\xc3\x04\n\x05Value\x12\x37\n\nnull_value\x18\x01 \x01(\x0e\x32\x16.millrace.v1.NullValueH\x00R\tnullValue\x12\x1f\n\nbool_value\x18\x02 \x01(\x08H\x00R\tboolValue\x12\x1d\n\tint_value\x18\x03 \x01(\x12H\x00R\x08intValue\x12#\n\x0c\x64ouble_value\x18\x04 \x01(\x01H\x00R\x0b\x64oubleValue\x12#\n\x0cstring_value\x18\x05 \x01(\tH\x00R\x0bstringValue\x12!\n\x0b\x62ytes_value\x18\x06 \x01(\x0cH\x00R\nbytesValue\x12\x37\n\nlist_value\x18\x07 \x01(\x0b\x32\x16.millrace.v1.ListValueH\x00R\tlistValue\x12\x34\n\tmap_value\x18\x08 \x01(\x0b\x32\x15.millrace.v1.MapValueH\x00R\x08mapValue\x12\x38\n\x0ctensor_value\x18\t \x01(\x0b\x32\x13.millrace.v1.TensorH\x00R\x0btensorValue\x12\x16\n\x05input\x18\n \x01(\rH\x00R\x05input\x12\x38\n\x0copaque_value\x18\x0b \x01(\x0b\x32\x13.millrace.v1.OpaqueH\x00R\x0bopaqueValue\x12;\n\rcomplex_value\x18\x0c \x01(\x0b\x32\x14.millrace.v1.ComplexH\x00R\x0c\x63omplexValue\x12\x14\n\x04hole\x18\r \x01(\rH\x00R\x04holeB\x06\n\x04kind\";\n\x07\x43omplex\x12\x12\n\x04real\x18\x01 \x01(\x01R\x04real\x12\x1c\n\timaginary\x18\x02 \x01(\x01R\timaginary\"7\n\tListValue\x12*\n\x06values\x18\x01 \x03(\x0b\x32\x12.millrace.v1.ValueR\x06values\"\xaa\x01\n\x08MapValue\x12\x39\n\x06\x66ields\x18\x01 \x03(\x0b\x32!.millrace.v1.MapValue.FieldsEntryR\x06\x66ields\x12\x14\n\x05order\x18\x02 \x03(\tR\x05order\x1aM\n\x0b\x46ieldsEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12(\n\x05value\x18\x02 \x01(\x0b\x32\x12.millrace.v1.ValueR\x05value:\x02\x38\x01\"\xcc\x01\n\x06Tensor\x12(\n\x05\x64type\x18\x01 \x01(\x0e\x32\x12.millrace.v1.DTypeR\x05\x64type\x12\x14\n\x05shape\x18\x02 \x03(\x03R\x05shape\x12\x18\n\x07strides\x18\x03 \x03(\x03R\x07strides\x12!\n\x0coffset_bytes\x18\x04 \x01(\x04R\x0boffsetBytes\x12\x16\n\x05\x66rame\x18\x05 \x01(\rH\x00R\x05\x66rame\x12!\n\x0binline_data\x18\x06 \x01(\x0cH\x00R\ninlineDataB\n\n\x08location\"\xbc\x01\n\x06Opaque\x12\x1a\n\x08\x65ncoding\x18\x01 \x01(\tR\x08\x65ncoding\x12\x12\n\x04\x64\x61ta\x18\x02 \x01(\x0cR\x04\x64\x61ta\x12\x16\n\x06\x66rames\x18\x03 \x03(\rR\x06\x66rames\x12\x1b\n\ttype_name\x18\x04 \x01(\tR\x08typeName\x12#\n\rdevice_frames\x18\x05 \x03(\rR\x0c\x64\x65viceFrames\x12(\n\x05table\x18\x06 \x01(\x0b\x32\x12.millrace.v1.TableR\x05table\"m\n\x05Table\x12\x12\n\x04rows\x18\x01 \x01(\x04R\x04rows\x12-\n\x07\x63olumns\x18\x02 \x03(\x0b\x32\x13.millrace.v1.ColumnR\x07\x63olumns\x12!\n\x0c\x63olumn_count\x18\x03 \x01(\rR\x0b\x63olumnCount\"0\n\x06\x43olumn\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n\x04type\x18\x02 \x01(\tR\x04type\"\xef\x01\n\tArguments\x12\x32\n\npositional\x18\x01 \x03(\x0b\x32\x12.millrace.v1.ValueR\npositional\x12\x37\n\x05named\x18\x02 \x03(\x0b\x32!.millrace.v1.Arguments.NamedEntryR\x05named\x12\'\n\x04\x63\x61ll\x18\x03 \x01(\x0b\x32\x13.millrace.v1.OpaqueR\x04\x63\x61ll\x1aL\n\nNamedEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12(\n\x05value\x18\x02 \x01(\x0b\x32\x12.millrace.v1.ValueR\x05value:\x02\x38\x01*\xb2\x01\n\x05\x44Type\x12\x15\n\x11\x44TYPE_UNSPECIFIED\x10\x00\x12\x0e\n\nDTYPE_BOOL\x10\x01\x12\x0f\n\x0b\x44TYPE_UINT8\x10\x02\x12\x0f\n\x0b\x44TYPE_INT32\x10\x03\x12\x0f\n\x0b\x44TYPE_INT64\x10\x04\x12\x11\n\rDTYPE_FLOAT32\x10\x05\x12\x11\n\rDTYPE_FLOAT64\x10\x06\x12\x13\n\x0f\x44TYPE_COMPLEX64\x10\x07\x12\x14\n\x10\x44TYPE_COMPLEX128\x10\x08*\'\n\tNullValue\x12\x1a\n\x16NULL_VALUE_UNSPECIFIED\x10\x00*\x98\x02\n\tValueType\x12\x1a\n\x16VALUE_TYPE_UNSPECIFIED\x10\x00\x12\x13\n\x0fVALUE_TYPE_NULL\x10\x01\x12\x13\n\x0fVALUE_TYPE_BOOL\x10\x02\x12\x12\n\x0eVALUE_TYPE_INT\x10\x03\x12\x15\n\x11VALUE_TYPE_DOUBLE\x10\x04\x12\x15\n\x11VALUE_TYPE_STRING\x10\x05\x12\x14\n\x10VALUE_TYPE_BYTES\x10\x06\x12\x13\n\x0fVALUE_TYPE_LIST\x10\x07\x12\x12\n\x0eVALUE_TYPE_MAP\x10\x08\x12\x15\n\x11VALUE_TYPE_TENSOR\x10\t\x12\x15\n\x11VALUE_TYPE_OPAQUE\x10\x0b\x12\x16\n\x12VALUE_TYPE_COMPLEX\x10\x0c\x42\x13\n\x0f\x64\x65v.millrace.v1P\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17millrace/v1/value.proto\x12\x0bmillrace.v1\"\xfa\x04\n\x05Value\x12\x37\n\nnull_value\x18\x01 \x01(\x0e\x32\x16.millrace.v1.NullValueH\x00R\tnullValue\x12\x1f\n\nbool_value\x18\x02 \x01(\x08H\x00R\tboolValue\x12\x1d\n\tint_value\x18\x03 \x01(\x12H\x00R\x08intValue\x12#\n\x0c\x64ouble_value\x18\x04 \x01(\x01H\x00R\x0b\x64oubleValue\x12#\n\x0cstring_value\x18\x05 \x01(\tH\x00R\x0bstringValue\x12!\n\x0b\x62ytes_value\x18\x06 \x01(\x0cH\x00R\nbytesValue\x12\x37\n\nlist_value\x18\x07 \x01(\x0b\x32\x16.millrace.v1.ListValueH\x00R\tlistValue\x12\x34\n\tmap_value\x18\x08 \x01(\x0b\x32\x15.millrace.v1.MapValueH\x00R\x08mapValue\x12\x38\n\x0ctensor_value\x18\t \x01(\x0b\x32\x13.millrace.v1.TensorH\x00R\x0btensorValue\x12\x16\n\x05input\x18\n \x01(\rH\x00R\x05input\x12\x38\n\x0copaque_value\x18\x0b \x01(\x0b\x32\x13.millrace.v1.OpaqueH\x00R\x0bopaqueValue\x12;\n\rcomplex_value\x18\x0c \x01(\x0b\x32\x14.millrace.v1.ComplexH\x00R\x0c\x63omplexValue\x12\x14\n\x04hole\x18\r \x01(\rH\x00R\x04hole\x12\x35\n\x0btable_value\x18\x0e \x01(\x0b\x32\x12.millrace.v1.TableH\x00R\ntableValueB\x06\n\x04kind\";\n\x07\x43omplex\x12\x12\n\x04real\x18\x01 \x01(\x01R\x04real\x12\x1c\n\timaginary\x18\x02 \x01(\x01R\timaginary\"7\n\tListValue\x12*\n\x06values\x18\x01 \x03(\x0b\x32\x12.millrace.v1.ValueR\x06values\"\xaa\x01\n\x08MapValue\x12\x39\n\x06\x66ields\x18\x01 \x03(\x0b\x32!.millrace.v1.MapValue.FieldsEntryR\x06\x66ields\x12\x14\n\x05order\x18\x02 \x03(\tR\x05order\x1aM\n\x0b\x46ieldsEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12(\n\x05value\x18\x02 \x01(\x0b\x32\x12.millrace.v1.ValueR\x05value:\x02\x38\x01\"\xcc\x01\n\x06Tensor\x12(\n\x05\x64type\x18\x01 \x01(\x0e\x32\x12.millrace.v1.DTypeR\x05\x64type\x12\x14\n\x05shape\x18\x02 \x03(\x03R\x05shape\x12\x18\n\x07strides\x18\x03 \x03(\x03R\x07strides\x12!\n\x0coffset_bytes\x18\x04 \x01(\x04R\x0boffsetBytes\x12\x16\n\x05\x66rame\x18\x05 \x01(\rH\x00R\x05\x66rame\x12!\n\x0binline_data\x18\x06 \x01(\x0cH\x00R\ninlineDataB\n\n\x08location\"\xc3\x01\n\x06Opaque\x12\x1a\n\x08\x65ncoding\x18\x01 \x01(\tR\x08\x65ncoding\x12\x12\n\x04\x64\x61ta\x18\x02 \x01(\x0cR\x04\x64\x61ta\x12\x16\n\x06\x66rames\x18\x03 \x03(\rR\x06\x66rames\x12\x1b\n\ttype_name\x18\x04 \x01(\tR\x08typeName\x12#\n\rdevice_frames\x18\x05 \x03(\rR\x0c\x64\x65viceFrames\x12/\n\x05table\x18\x06 \x01(\x0b\x32\x19.millrace.v1.TableSummaryR\x05table\"\xc8\x02\n\x05Table\x12\x12\n\x04rows\x18\x01 \x01(\x04R\x04rows\x12\x16\n\x06schema\x18\x02 \x01(\x0cR\x06schema\x12,\n\x05nodes\x18\x03 \x03(\x0b\x32\x16.millrace.v1.TableNodeR\x05nodes\x12\x32\n\x07\x62uffers\x18\x04 \x03(\x0b\x32\x18.millrace.v1.TableBufferR\x07\x62uffers\x12!\n\x0cview_buffers\x18\x05 \x03(\rR\x0bviewBuffers\x12\x1f\n\x0binline_data\x18\x06 \x01(\x0cR\ninlineData\x12\x1b\n\ttype_name\x18\x07 \x01(\tR\x08typeName\x12-\n\x07\x63olumns\x18\x08 \x03(\x0b\x32\x13.millrace.v1.ColumnR\x07\x63olumns\x12!\n\x0c\x63olumn_count\x18\t \x01(\rR\x0b\x63olumnCount\"5\n\tTableNode\x12\x12\n\x04rows\x18\x01 \x01(\x04R\x04rows\x12\x14\n\x05nulls\x18\x02 \x01(\x04R\x05nulls\"\\\n\x0bTableBuffer\x12\x14\n\x05\x66rame\x18\x01 \x01(\rR\x05\x66rame\x12!\n\x0coffset_bytes\x18\x02 \x01(\x04R\x0boffsetBytes\x12\x14\n\x05\x62ytes\x18\x03 \x01(\x04R\x05\x62ytes\"t\n\x0cTableSummary\x12\x12\n\x04rows\x18\x01 \x01(\x04R\x04rows\x12-\n\x07\x63olumns\x18\x02 \x03(\x0b\x32\x13.millrace.v1.ColumnR\x07\x63olumns\x12!\n\x0c\x63olumn_count\x18\x03 \x01(\rR\x0b\x63olumnCount\"0\n\x06\x43olumn\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n\x04type\x18\x02 \x01(\tR\x04type\"\xef\x01\n\tArguments\x12\x32\n\npositional\x18\x01 \x03(\x0b\x32\x12.millrace.v1.ValueR\npositional\x12\x37\n\x05named\x18\x02 \x03(\x0b\x32!.millrace.v1.Arguments.NamedEntryR\x05named\x12\'\n\x04\x63\x61ll\x18\x03 \x01(\x0b\x32\x13.millrace.v1.OpaqueR\x04\x63\x61ll\x1aL\n\nNamedEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12(\n\x05value\x18\x02 \x01(\x0b\x32\x12.millrace.v1.ValueR\x05value:\x02\x38\x01*\xb2\x01\n\x05\x44Type\x12\x15\n\x11\x44TYPE_UNSPECIFIED\x10\x00\x12\x0e\n\nDTYPE_BOOL\x10\x01\x12\x0f\n\x0b\x44TYPE_UINT8\x10\x02\x12\x0f\n\x0b\x44TYPE_INT32\x10\x03\x12\x0f\n\x0b\x44TYPE_INT64\x10\x04\x12\x11\n\rDTYPE_FLOAT32\x10\x05\x12\x11\n\rDTYPE_FLOAT64\x10\x06\x12\x13\n\x0f\x44TYPE_COMPLEX64\x10\x07\x12\x14\n\x10\x44TYPE_COMPLEX128\x10\x08*\'\n\tNullValue\x12\x1a\n\x16NULL_VALUE_UNSPECIFIED\x10\x00*\xae\x02\n\tValueType\x12\x1a\n\x16VALUE_TYPE_UNSPECIFIED\x10\x00\x12\x13\n\x0fVALUE_TYPE_NULL\x10\x01\x12\x13\n\x0fVALUE_TYPE_BOOL\x10\x02\x12\x12\n\x0eVALUE_TYPE_INT\x10\x03\x12\x15\n\x11VALUE_TYPE_DOUBLE\x10\x04\x12\x15\n\x11VALUE_TYPE_STRING\x10\x05\x12\x14\n\x10VALUE_TYPE_BYTES\x10\x06\x12\x13\n\x0fVALUE_TYPE_LIST\x10\x07\x12\x12\n\x0eVALUE_TYPE_MAP\x10\x08\x12\x15\n\x11VALUE_TYPE_TENSOR\x10\t\x12\x15\n\x11VALUE_TYPE_OPAQUE\x10\x0b\x12\x16\n\x12VALUE_TYPE_COMPLEX\x10\x0c\x12\x14\n\x10VALUE_TYPE_TABLE\x10\x0e\x42\x13\n\x0f\x64\x65v.millrace.v1P\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,32 +36,38 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MAPVALUE_FIELDSENTRY']._serialized_options = b'8\001'
   _globals['_ARGUMENTS_NAMEDENTRY']._loaded_options = None
   _globals['_ARGUMENTS_NAMEDENTRY']._serialized_options = b'8\001'
-  _globals['_DTYPE']._serialized_start=1715
-  _globals['_DTYPE']._serialized_end=1893
-  _globals['_NULLVALUE']._serialized_start=1895
-  _globals['_NULLVALUE']._serialized_end=1934
-  _globals['_VALUETYPE']._serialized_start=1937
-  _globals['_VALUETYPE']._serialized_end=2217
+  _globals['_DTYPE']._serialized_start=2264
+  _globals['_DTYPE']._serialized_end=2442
+  _globals['_NULLVALUE']._serialized_start=2444
+  _globals['_NULLVALUE']._serialized_end=2483
+  _globals['_VALUETYPE']._serialized_start=2486
+  _globals['_VALUETYPE']._serialized_end=2788
   _globals['_VALUE']._serialized_start=41
-  _globals['_VALUE']._serialized_end=620
-  _globals['_COMPLEX']._serialized_start=622
-  _globals['_COMPLEX']._serialized_end=681
-  _globals['_LISTVALUE']._serialized_start=683
-  _globals['_LISTVALUE']._serialized_end=738
-  _globals['_MAPVALUE']._serialized_start=741
-  _globals['_MAPVALUE']._serialized_end=911
-  _globals['_MAPVALUE_FIELDSENTRY']._serialized_start=834
-  _globals['_MAPVALUE_FIELDSENTRY']._serialized_end=911
-  _globals['_TENSOR']._serialized_start=914
-  _globals['_TENSOR']._serialized_end=1118
-  _globals['_OPAQUE']._serialized_start=1121
-  _globals['_OPAQUE']._serialized_end=1309
-  _globals['_TABLE']._serialized_start=1311
-  _globals['_TABLE']._serialized_end=1420
-  _globals['_COLUMN']._serialized_start=1422
-  _globals['_COLUMN']._serialized_end=1470
-  _globals['_ARGUMENTS']._serialized_start=1473
-  _globals['_ARGUMENTS']._serialized_end=1712
-  _globals['_ARGUMENTS_NAMEDENTRY']._serialized_start=1636
-  _globals['_ARGUMENTS_NAMEDENTRY']._serialized_end=1712
+  _globals['_VALUE']._serialized_end=675
+  _globals['_COMPLEX']._serialized_start=677
+  _globals['_COMPLEX']._serialized_end=736
+  _globals['_LISTVALUE']._serialized_start=738
+  _globals['_LISTVALUE']._serialized_end=793
+  _globals['_MAPVALUE']._serialized_start=796
+  _globals['_MAPVALUE']._serialized_end=966
+  _globals['_MAPVALUE_FIELDSENTRY']._serialized_start=889
+  _globals['_MAPVALUE_FIELDSENTRY']._serialized_end=966
+  _globals['_TENSOR']._serialized_start=969
+  _globals['_TENSOR']._serialized_end=1173
+  _globals['_OPAQUE']._serialized_start=1176
+  _globals['_OPAQUE']._serialized_end=1371
+  _globals['_TABLE']._serialized_start=1374
+  _globals['_TABLE']._serialized_end=1702
+  _globals['_TABLENODE']._serialized_start=1704
+  _globals['_TABLENODE']._serialized_end=1757
+  _globals['_TABLEBUFFER']._serialized_start=1759
+  _globals['_TABLEBUFFER']._serialized_end=1851
+  _globals['_TABLESUMMARY']._serialized_start=1853
+  _globals['_TABLESUMMARY']._serialized_end=1969
+  _globals['_COLUMN']._serialized_start=1971
+  _globals['_COLUMN']._serialized_end=2019
+  _globals['_ARGUMENTS']._serialized_start=2022
+  _globals['_ARGUMENTS']._serialized_end=2261
+  _globals['_ARGUMENTS_NAMEDENTRY']._serialized_start=2185
+  _globals['_ARGUMENTS_NAMEDENTRY']._serialized_end=2261
 # @@protoc_insertion_point(module_scope)

@@ -37,6 +37,7 @@ class ValueType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     VALUE_TYPE_TENSOR: _ClassVar[ValueType]
     VALUE_TYPE_OPAQUE: _ClassVar[ValueType]
     VALUE_TYPE_COMPLEX: _ClassVar[ValueType]
+    VALUE_TYPE_TABLE: _ClassVar[ValueType]
 DTYPE_UNSPECIFIED: DType
 DTYPE_BOOL: DType
 DTYPE_UINT8: DType
@@ -59,9 +60,10 @@ VALUE_TYPE_MAP: ValueType
 VALUE_TYPE_TENSOR: ValueType
 VALUE_TYPE_OPAQUE: ValueType
 VALUE_TYPE_COMPLEX: ValueType
+VALUE_TYPE_TABLE: ValueType
 
 class Value(_message.Message):
-    __slots__ = ("null_value", "bool_value", "int_value", "double_value", "string_value", "bytes_value", "list_value", "map_value", "tensor_value", "input", "opaque_value", "complex_value", "hole")
+    __slots__ = ("null_value", "bool_value", "int_value", "double_value", "string_value", "bytes_value", "list_value", "map_value", "tensor_value", "input", "opaque_value", "complex_value", "hole", "table_value")
     NULL_VALUE_FIELD_NUMBER: _ClassVar[int]
     BOOL_VALUE_FIELD_NUMBER: _ClassVar[int]
     INT_VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -75,6 +77,7 @@ class Value(_message.Message):
     OPAQUE_VALUE_FIELD_NUMBER: _ClassVar[int]
     COMPLEX_VALUE_FIELD_NUMBER: _ClassVar[int]
     HOLE_FIELD_NUMBER: _ClassVar[int]
+    TABLE_VALUE_FIELD_NUMBER: _ClassVar[int]
     null_value: NullValue
     bool_value: bool
     int_value: int
@@ -88,7 +91,8 @@ class Value(_message.Message):
     opaque_value: Opaque
     complex_value: Complex
     hole: int
-    def __init__(self, null_value: _Optional[_Union[NullValue, str]] = ..., bool_value: bool = ..., int_value: _Optional[int] = ..., double_value: _Optional[float] = ..., string_value: _Optional[str] = ..., bytes_value: _Optional[bytes] = ..., list_value: _Optional[_Union[ListValue, _Mapping]] = ..., map_value: _Optional[_Union[MapValue, _Mapping]] = ..., tensor_value: _Optional[_Union[Tensor, _Mapping]] = ..., input: _Optional[int] = ..., opaque_value: _Optional[_Union[Opaque, _Mapping]] = ..., complex_value: _Optional[_Union[Complex, _Mapping]] = ..., hole: _Optional[int] = ...) -> None: ...
+    table_value: Table
+    def __init__(self, null_value: _Optional[_Union[NullValue, str]] = ..., bool_value: bool = ..., int_value: _Optional[int] = ..., double_value: _Optional[float] = ..., string_value: _Optional[str] = ..., bytes_value: _Optional[bytes] = ..., list_value: _Optional[_Union[ListValue, _Mapping]] = ..., map_value: _Optional[_Union[MapValue, _Mapping]] = ..., tensor_value: _Optional[_Union[Tensor, _Mapping]] = ..., input: _Optional[int] = ..., opaque_value: _Optional[_Union[Opaque, _Mapping]] = ..., complex_value: _Optional[_Union[Complex, _Mapping]] = ..., hole: _Optional[int] = ..., table_value: _Optional[_Union[Table, _Mapping]] = ...) -> None: ...
 
 class Complex(_message.Message):
     __slots__ = ("real", "imaginary")
@@ -148,10 +152,50 @@ class Opaque(_message.Message):
     frames: _containers.RepeatedScalarFieldContainer[int]
     type_name: str
     device_frames: _containers.RepeatedScalarFieldContainer[int]
-    table: Table
-    def __init__(self, encoding: _Optional[str] = ..., data: _Optional[bytes] = ..., frames: _Optional[_Iterable[int]] = ..., type_name: _Optional[str] = ..., device_frames: _Optional[_Iterable[int]] = ..., table: _Optional[_Union[Table, _Mapping]] = ...) -> None: ...
+    table: TableSummary
+    def __init__(self, encoding: _Optional[str] = ..., data: _Optional[bytes] = ..., frames: _Optional[_Iterable[int]] = ..., type_name: _Optional[str] = ..., device_frames: _Optional[_Iterable[int]] = ..., table: _Optional[_Union[TableSummary, _Mapping]] = ...) -> None: ...
 
 class Table(_message.Message):
+    __slots__ = ("rows", "schema", "nodes", "buffers", "view_buffers", "inline_data", "type_name", "columns", "column_count")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    BUFFERS_FIELD_NUMBER: _ClassVar[int]
+    VIEW_BUFFERS_FIELD_NUMBER: _ClassVar[int]
+    INLINE_DATA_FIELD_NUMBER: _ClassVar[int]
+    TYPE_NAME_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    COLUMN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    rows: int
+    schema: bytes
+    nodes: _containers.RepeatedCompositeFieldContainer[TableNode]
+    buffers: _containers.RepeatedCompositeFieldContainer[TableBuffer]
+    view_buffers: _containers.RepeatedScalarFieldContainer[int]
+    inline_data: bytes
+    type_name: str
+    columns: _containers.RepeatedCompositeFieldContainer[Column]
+    column_count: int
+    def __init__(self, rows: _Optional[int] = ..., schema: _Optional[bytes] = ..., nodes: _Optional[_Iterable[_Union[TableNode, _Mapping]]] = ..., buffers: _Optional[_Iterable[_Union[TableBuffer, _Mapping]]] = ..., view_buffers: _Optional[_Iterable[int]] = ..., inline_data: _Optional[bytes] = ..., type_name: _Optional[str] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., column_count: _Optional[int] = ...) -> None: ...
+
+class TableNode(_message.Message):
+    __slots__ = ("rows", "nulls")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    NULLS_FIELD_NUMBER: _ClassVar[int]
+    rows: int
+    nulls: int
+    def __init__(self, rows: _Optional[int] = ..., nulls: _Optional[int] = ...) -> None: ...
+
+class TableBuffer(_message.Message):
+    __slots__ = ("frame", "offset_bytes", "bytes")
+    FRAME_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    frame: int
+    offset_bytes: int
+    bytes: int
+    def __init__(self, frame: _Optional[int] = ..., offset_bytes: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class TableSummary(_message.Message):
     __slots__ = ("rows", "columns", "column_count")
     ROWS_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
