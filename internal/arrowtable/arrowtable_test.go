@@ -72,10 +72,15 @@ func written(t interface{ Fatal(...any) }, batch arrow.RecordBatch) (Layout, []b
 	}
 	defer plan.Release()
 	frame := bytes.Repeat([]byte{0xAA}, int(plan.FrameBytes))
-	if err := plan.Write(frame); err != nil {
+	if err := plan.Write(frame, copied); err != nil {
 		t.Fatal(err)
 	}
 	return plan.Layout, frame
+}
+
+func copied(to, from []byte) error {
+	copy(to, from)
+	return nil
 }
 
 func check(t interface{ Fatal(...any) }, batch arrow.RecordBatch) {

@@ -6,6 +6,12 @@
 // the columns, depth first, meets them; dictionaries inside of dictionaries come behind these.
 package arrowtable
 
+import (
+	"strings"
+
+	"github.com/apache/arrow-go/v18/arrow"
+)
+
 // Alignment is the multiple of bytes at which a writer begins each buffer in its frame.
 const Alignment = 64
 
@@ -21,6 +27,21 @@ type Layout struct {
 	Buffers []Buffer
 	// Variadic has the number of data buffers of each column of views.
 	Variadic []int64
+}
+
+// Column describes one column of a table, for people.
+type Column struct{ Name, Type string }
+
+// maxColumns is the largest number of columns that are described.
+const maxColumns = 256
+
+// Describe returns the names and types of the first columns.
+func Describe(schema *arrow.Schema) []Column {
+	columns := make([]Column, 0, min(schema.NumFields(), maxColumns))
+	for _, f := range schema.Fields()[:cap(columns)] {
+		columns = append(columns, Column{Name: strings.ToValidUTF8(f.Name, "?"), Type: strings.ToValidUTF8(f.Type.String(), "?")})
+	}
+	return columns
 }
 
 // Node describes one column.

@@ -28,7 +28,7 @@ type Plan struct {
 func NewPlan(batch arrow.RecordBatch, allocator memory.Allocator) (plan *Plan, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			plan, err = nil, fmt.Errorf("the table contradicts itself: %v: compute it anew", p)
+			plan, err = nil, contradiction(p)
 		}
 	}()
 	for _, f := range batch.Schema().Fields() {
@@ -36,13 +36,11 @@ func NewPlan(batch arrow.RecordBatch, allocator memory.Allocator) (plan *Plan, e
 			return nil, fmt.Errorf("column %q has list views, which cannot be written: cast them to lists", f.Name)
 		}
 	}
-	schema := ipc.GetSchemaPayload(batch.Schema(), allocator)
-	defer schema.Release()
-	var text bytes.Buffer
-	if _, err := schema.WritePayload(&text); err != nil {
-		return nil, fmt.Errorf("the schema of the table: %w", err)
+	schema, err := EncodeSchema(batch.Schema(), allocator)
+	if err != nil {
+		return nil, err
 	}
-	p := &Plan{Layout: Layout{Rows: batch.NumRows(), Schema: text.Bytes()}}
+	p := &Plan{Layout: Layout{Rows: batch.NumRows(), Schema: schema}}
 	var dictionaries []arrow.ArrayData
 	for _, column := range batch.Columns() {
 		dictionaries = dictionariesOf(column.Data(), dictionaries)
@@ -59,6 +57,37 @@ func NewPlan(batch arrow.RecordBatch, allocator memory.Allocator) (plan *Plan, e
 		}
 	}
 	return p, nil
+}
+
+// contradiction returns the error for a panic of arrow-go. A panic of the allocator with an error
+// keeps this.
+func contradiction(cause any) error {
+	if err, ok := cause.(error); ok {
+		return fmt.Errorf("the table cannot be written: %w", err)
+	}
+	return fmt.Errorf("the table contradicts itself: %v: compute it anew", cause)
+}
+
+// Slice returns the rows from the first to the one before end, without a copy. It is an error if
+// offsets inside of the batch contradict each other.
+func Slice(batch arrow.RecordBatch, first, end int64) (part arrow.RecordBatch, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			part, err = nil, contradiction(p)
+		}
+	}()
+	return batch.NewSlice(first, end), nil
+}
+
+// EncodeSchema returns the encapsulated Schema message of Arrow's IPC format.
+func EncodeSchema(schema *arrow.Schema, allocator memory.Allocator) ([]byte, error) {
+	payload := ipc.GetSchemaPayload(schema, allocator)
+	defer payload.Release()
+	var text bytes.Buffer
+	if _, err := payload.WritePayload(&text); err != nil {
+		return nil, fmt.Errorf("the schema of the table: %w", err)
+	}
+	return text.Bytes(), nil
 }
 
 func hasListView(t arrow.DataType) bool {
@@ -116,12 +145,13 @@ func (p *Plan) add(batch arrow.RecordBatch, allocator memory.Allocator) error {
 	return nil
 }
 
-// Write copies the buffers to a frame of FrameBytes, and sets the bytes between them to 0.
-func (p *Plan) Write(frame []byte) error {
+// Write copies the buffers to a frame of FrameBytes, and sets the bytes between them to 0. The
+// function copies all bytes of a buffer, or returns an error.
+func (p *Plan) Write(frame []byte, by func(to, from []byte) error) error {
 	if int64(len(frame)) != p.FrameBytes {
 		return fmt.Errorf("a frame of %d bytes for a table of %d: pass one of this size", len(frame), p.FrameBytes)
 	}
-	w := &scatter{frame: frame, buffers: p.Layout.Buffers}
+	w := &scatter{frame: frame, buffers: p.Layout.Buffers, by: by}
 	for i := range p.payloads {
 		if err := p.payloads[i].SerializeBody(w); err != nil {
 			return fmt.Errorf("copy of the table into its frame: %w", err)
@@ -148,6 +178,7 @@ type scatter struct {
 	frame   []byte
 	buffers []Buffer // those that are not written yet
 	padding bool     // the next call may bring the padding of the last buffer
+	by      func(to, from []byte) error
 }
 
 func (s *scatter) skipEmpty() {
@@ -169,7 +200,9 @@ func (s *scatter) Write(data []byte) (int, error) {
 	b := s.buffers[0]
 	s.buffers = s.buffers[1:]
 	end := b.Offset + b.Bytes
-	copy(s.frame[b.Offset:end], data)
+	if err := s.by(s.frame[b.Offset:end], data); err != nil {
+		return 0, err
+	}
 	clear(s.frame[end:min(int64(len(s.frame)), (end+Alignment-1)/Alignment*Alignment)])
 	s.padding = b.Bytes%messagePadding != 0
 	return len(data), nil

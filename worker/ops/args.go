@@ -10,8 +10,8 @@ import (
 )
 
 // Args are the arguments of one call. The leaves of arguments and of results are nil, bool, int64,
-// float64, complex128, string, []byte and *Tensor; they lie in []any and map[string]any, at any
-// depth.
+// float64, complex128, string, []byte, *Tensor and *Table; they lie in []any and map[string]any, at
+// any depth.
 type Args struct {
 	Positional []any
 	Named      map[string]any
@@ -32,6 +32,7 @@ const (
 	DTypeType  Type = "dtype"
 	IntsType   Type = "ints"
 	ListType   Type = "list"
+	TableType  Type = "table"
 )
 
 // TypeDoc describes a parameter type.
@@ -52,6 +53,7 @@ func Types() []TypeDoc {
 		{DTypeType, "the name of a dtype: " + strings.Join(dtypeNames(), ", ")},
 		{IntsType, "an int, or a list of ints"},
 		{ListType, "a list"},
+		{TableType, "a table in Arrow's layout, such as a table of pyarrow or a frame of Polars"},
 		{AnyType, "any value"},
 	}
 }
@@ -251,6 +253,8 @@ func (c *call) convert(p *Param, value any) (any, error) {
 			return value, nil
 		}
 		return nil, c.unexpected(p, value)
+	case TableType:
+		return c.tableOf(p, value)
 	}
 	return value, nil
 }
@@ -404,6 +408,8 @@ func describe(v any) string {
 			return "null"
 		}
 		return fmt.Sprintf("a %v tensor of shape %v", v.DType, v.Shape)
+	case *Table:
+		return fmt.Sprintf("a table of %d rows", v.Layout.Rows)
 	case string:
 		if len(v) > 40 {
 			v = v[:40] + "…"

@@ -136,6 +136,13 @@ func copyTree(c *call, v any) (*Planned, error) {
 				return err
 			}
 			outputs, tensors = append(outputs, Output{t.DType, t.Shape}), append(tensors, t)
+		case *Table:
+			for _, f := range v.Frames {
+				if err := c.checkTensor(f); err != nil {
+					return c.bad("x", "%v", err)
+				}
+				outputs, tensors = append(outputs, Output{f.DType, f.Shape}), append(tensors, f)
+			}
 		case []any:
 			for _, x := range v {
 				if err := visit(x, level+1); err != nil {
@@ -162,6 +169,10 @@ func copyTree(c *call, v any) (*Planned, error) {
 			case *Tensor:
 				next++
 				return outs[next-1]
+			case *Table:
+				first := next
+				next += len(v.Frames)
+				return v.in(outs[first:next:next])
 			case []any:
 				list := make([]any, len(v))
 				for i, x := range v {

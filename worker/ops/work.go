@@ -266,7 +266,9 @@ type Planned struct {
 	runSingle func(ctx context.Context, out *Tensor) error
 	// runLate is used instead if the call is Late. It allocates the outputs itself.
 	runLate func(ctx context.Context, alloc Allocator) (outs []*Tensor, err error)
-	one     [1]Output // backs Outputs if there is only one
+	// runWhole is used instead of runLate and Result if only the run knows the result.
+	runWhole func(ctx context.Context, alloc Allocator) (any, error)
+	one      [1]Output // backs Outputs if there is only one
 }
 
 // Plan checks the arguments of a call without running it. Their tensors may lie in Far memory.
@@ -324,6 +326,9 @@ func (p *Planned) Run(ctx context.Context, alloc Allocator) (result any, err err
 }
 
 func (p *Planned) compute(ctx context.Context, alloc Allocator) (any, error) {
+	if p.runWhole != nil {
+		return p.runWhole(ctx, alloc)
+	}
 	if p.Late {
 		outs, err := p.runLate(ctx, alloc)
 		if err != nil {

@@ -88,6 +88,16 @@ func argsOnHost(args ops.Args) (ops.Args, error) {
 		switch v := v.(type) {
 		case *ops.Tensor:
 			return onHost(v)
+		case *ops.Table:
+			near := *v
+			near.Frames = make([]*ops.Tensor, len(v.Frames))
+			for i, f := range v.Frames {
+				var err error
+				if near.Frames[i], err = onHost(f); err != nil {
+					return nil, err
+				}
+			}
+			return &near, nil
 		case []any:
 			list := make([]any, len(v))
 			for i, x := range v {

@@ -261,6 +261,8 @@ func (d *decoder) value(v *millracev1.Value, at *place) (any, error) {
 		return m, nil
 	case *millracev1.Value_TensorValue:
 		return d.tensor(k.TensorValue, at)
+	case *millracev1.Value_TableValue:
+		return d.table(k.TableValue, at)
 	case *millracev1.Value_Input:
 		if at != nil {
 			return nil, errors.New("a result refers to an input, which only arguments may")

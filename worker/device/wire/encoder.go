@@ -221,6 +221,12 @@ func (e *Encoder) value(x any) (*millracev1.Value, error) {
 			return nil, err
 		}
 		return &millracev1.Value{Kind: &millracev1.Value_TensorValue{TensorValue: t}}, nil
+	case *ops.Table:
+		t, err := e.table(x)
+		if err != nil {
+			return nil, err
+		}
+		return &millracev1.Value{Kind: &millracev1.Value_TableValue{TableValue: t}}, nil
 	case opaque:
 		return nil, fmt.Errorf("the result would hold a payload of encoding %q, which only passes through functions of its own language", string(x))
 	}

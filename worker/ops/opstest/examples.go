@@ -118,6 +118,12 @@ func plain(tb testing.TB, v any) any {
 			out[i] = plain(tb, &part)
 		}
 		return out
+	case *ops.Table:
+		columns := []any{}
+		for _, c := range v.Columns {
+			columns = append(columns, map[string]any{"name": c.Name, "type": c.Type})
+		}
+		return map[string]any{"table": v.TypeName, "rows": float64(v.Layout.Rows), "columns": columns, "columnCount": float64(v.ColumnCount)}
 	case []any:
 		out := make([]any, len(v))
 		for i, x := range v {

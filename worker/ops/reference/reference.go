@@ -64,7 +64,7 @@ type Example struct {
 }
 
 // groups is the order of the names' first parts on the page and in lists.
-var groups = []string{"array", "core", "cuda", "bench"}
+var groups = []string{"array", "table", "core", "cuda", "bench"}
 
 // All returns the operations of all devices.
 func All() []Op {
