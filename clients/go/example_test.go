@@ -7,7 +7,12 @@ import (
 	"log"
 	"time"
 
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+
 	millrace "github.com/millrace/millrace/clients/go"
+	"github.com/millrace/millrace/clients/go/tables"
 )
 
 // The examples find their cluster by MILLRACE_ADDRESS and MILLRACE_TOKEN,
@@ -231,4 +236,43 @@ func ExampleClient_NewTemplate() {
 	// Output:
 	// 5
 	// 55
+}
+
+// A table of Arrow is scattered, an operation selects rows of it, and the result is read in place.
+func ExampleTable() {
+	ctx := context.Background()
+	c, err := millrace.Dial(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+
+	schema := arrow.NewSchema([]arrow.Field{{Name: "name", Type: arrow.BinaryTypes.String}, {Name: "n", Type: arrow.PrimitiveTypes.Int64}}, nil)
+	rows := array.NewRecordBuilder(memory.DefaultAllocator, schema)
+	defer rows.Release()
+	rows.Field(0).(*array.StringBuilder).AppendValues([]string{"a", "b", "c", "d"}, nil)
+	rows.Field(1).(*array.Int64Builder).AppendValues([]int64{1, 2, 3, 4}, nil)
+
+	t, err := tables.New(rows.NewRecordBatch())
+	if err != nil {
+		log.Fatal(err)
+	}
+	data, err := c.Scatter(ctx, t)
+	if err != nil {
+		log.Fatal(err)
+	}
+	part, err := c.Submit(ctx, millrace.Native("table.slice"), millrace.Args(data, -3, 2))
+	if err != nil {
+		log.Fatal(err)
+	}
+	got, err := millrace.Get[millrace.Table](ctx, part)
+	if err != nil {
+		log.Fatal(err)
+	}
+	batch, err := tables.Read(got)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(got, batch.Column(0), batch.Column(1))
+	// Output: table[2 rows, 2 columns] ["b" "c"] [2 3]
 }

@@ -20,7 +20,7 @@ import (
 const scatterPause = 100 * time.Millisecond
 
 // Scatter stores a value on a worker, without running a task, and returns a Future that can be used
-// as an argument of tasks. An Array is sent to the worker without an extra copy;
+// as an argument of tasks. An Array and a Table are sent to the worker without an extra copy;
 // a slice of one number type is sent as an Array with one axis. The bytes must not change until
 // Scatter returns. Scatter returns when the scheduler knows where the value is;
 // if the worker dies before that, the value is sent to another worker. WithKey sets the key of the
@@ -46,6 +46,14 @@ func (c *Client) Scatter(ctx context.Context, value any, options ...TaskOption) 
 		head.Header = closeMessage(b, start)
 		head.FrameBytes = []uint64{uint64(len(a.Data))}
 		frames = [][]byte{a.Data}
+	} else if t, is := value.(Table); is {
+		if head.Header, err = appendTableValue(nil, t.Message); err != nil {
+			return nil, fmt.Errorf("millrace: scatter: %w", err)
+		}
+		for _, f := range t.Frames {
+			head.FrameBytes = append(head.FrameBytes, uint64(len(f)))
+		}
+		frames = t.Frames
 	} else if head.Header, err = appendValue(nil, value, nil); err != nil {
 		return nil, fmt.Errorf("millrace: scatter: %w", err)
 	}

@@ -52,6 +52,7 @@ const (
 	TypeMap     = millracev1.ValueType_VALUE_TYPE_MAP
 	TypeArray   = millracev1.ValueType_VALUE_TYPE_TENSOR
 	TypeOpaque  = millracev1.ValueType_VALUE_TYPE_OPAQUE
+	TypeTable   = millracev1.ValueType_VALUE_TYPE_TABLE
 	TypeComplex = millracev1.ValueType_VALUE_TYPE_COMPLEX
 )
 

@@ -36,8 +36,8 @@ type Arguments struct {
 }
 
 // Args makes positional arguments out of Go values: nil, bool, integers, floats, complex numbers,
-// string, []byte, slices and string-keyed maps of these, Array (up to 64 KiB; scatter larger ones),
-// *Future or Key for the result of another task, and Item for one item of it.
+// string, []byte, slices and string-keyed maps of these, Array and Table (up to 64 KiB; scatter
+// larger ones), *Future or Key for the result of another task, and Item for one item of it.
 func Args(positional ...any) Arguments { return Arguments{positional: positional} }
 
 // With returns the arguments with one more named argument.
@@ -194,6 +194,8 @@ func appendValue(b []byte, v any, in *inputList) ([]byte, error) {
 		return appendInputValue(b, v.source, uint32(v.index)+1, uint32(v.count), in)
 	case Array:
 		return appendArray(b, v)
+	case Table:
+		return appendTable(b, v)
 	case []any:
 		return appendList(b, v, in)
 	case []int:
@@ -304,7 +306,7 @@ type resultReader struct {
 }
 
 // goValue converts a result to a Go value: nil, bool, int64, float64, complex128, string, []byte,
-// []any, map[string]any, Array or Opaque.
+// []any, map[string]any, Array, Table or Opaque.
 func goValue(v *millracev1.Value, frames [][]byte) (any, error) {
 	r := resultReader{frames: frames, room: strideRoom}
 	for _, f := range frames {
@@ -349,6 +351,8 @@ func (r *resultReader) value(v *millracev1.Value) (any, error) {
 			}
 		}
 		return out, nil
+	case *millracev1.Value_TableValue:
+		return r.table(k.TableValue)
 	case *millracev1.Value_OpaqueValue:
 		return goOpaque(k.OpaqueValue, r.frames)
 	case *millracev1.Value_Input:
