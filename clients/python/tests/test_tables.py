@@ -17,7 +17,7 @@ from conftest import PATIENCE
 from millrace import Client
 from millrace._frames import _pieces
 from millrace._pb.millrace.v1 import value_pb2
-from millrace._values import _serialize, _tables
+from millrace._values import _arrow, _serialize, _tables
 
 ROWS = 5000
 WHEN = datetime.datetime(2020, 1, 2, 3, 4, 5, 6)
@@ -205,6 +205,10 @@ def test_bytes_are_stored_once() -> None:
     assert sum(p.nbytes for p in parts) <= 1.01 * whole
 
 
+def frames_of(value: value_pb2.Value) -> list[int]:
+    return list(value.opaque_value.frames) or sorted({b.frame for b in value.table_value.buffers if b.bytes})
+
+
 @pytest.mark.parametrize("kind", ["pandas", "arrow", "polars"])
 def test_pieces_have_frames_of_their_own(kind: str) -> None:
     frame: Any = pd.DataFrame({"k": np.arange(40_000) % 97, "t": TEXT * 8})
@@ -214,23 +218,30 @@ def test_pieces_have_frames_of_their_own(kind: str) -> None:
     encoded = _serialize.encode(pieces, strided=True)
     values = value_pb2.Value.FromString(encoded.header).list_value.values
     assert len(values) == 5
-    frames = [i for v in values for i in v.opaque_value.frames]
+    frames = [i for v in values for i in frames_of(v)]
     assert frames == list(range(len(encoded.frames))), "the frames of a piece follow each other"
     assert encoded.nbytes <= 1.4 * _serialize.encode(frame, strided=True).nbytes
     back = _serialize.decode(encoded.header, stored(encoded), readonly=True)
     for a, b in zip(back, pieces, strict=True):
         pd.testing.assert_frame_equal(*(f if kind == "pandas" else f.to_pandas() for f in (a, b)))
     for v, piece in zip(values, pieces, strict=True):
-        assert v.opaque_value.table.rows == len(piece) and v.opaque_value.table.column_count == 2
+        table = v.opaque_value.table if kind == "pandas" else v.table_value
+        assert table.rows == len(piece) and table.column_count == 2
 
 
-def test_many_pieces_have_a_small_header() -> None:
-    frame = pd.DataFrame({"k": np.arange(10_000), "t": TEXT * 2, **{c: np.arange(1e4) for c in "abcdef"}})
+@pytest.mark.parametrize("kind", ["pandas", "arrow", "polars"])
+def test_many_pieces_have_a_small_header(kind: str) -> None:
+    frame: Any = pd.DataFrame({"k": np.arange(10_000), "t": TEXT * 2, **{c: np.arange(1e4) for c in "abcdef"}})
+    if kind != "pandas":
+        frame = pa.Table.from_pandas(frame) if kind == "arrow" else pl.from_pandas(frame)
     pieces = _pieces.split_by_hash(frame, "k", 2000)
     encoded = _serialize.encode(pieces, strided=True)
     assert len(value_pb2.Value.FromString(encoded.header).list_value.values) == 2000
-    assert len(encoded.header) < 256 << 10
+    assert len(encoded.header) < 512 << 10
     back = _serialize.decode(encoded.header, stored(encoded), readonly=True)
+    assert {type(b) for b in back} == {type(frame)}
+    if kind != "pandas":
+        back, pieces = ([f.to_pandas() for f in tables] for tables in (back, pieces))
     pd.testing.assert_frame_equal(pd.concat(back), pd.concat(pieces))
 
 
@@ -239,9 +250,9 @@ def test_descriptions() -> None:
     table = value_of(frame).opaque_value.table
     assert table.rows == 1 and table.column_count == 3
     assert [(c.name, c.type) for c in table.columns] == [("a", "float64"), ("2", "str"), ("?", "bool")]
-    table = value_of(pa.table({"t": [datetime.date(2020, 1, 1)]})).opaque_value.table
+    table: Any = value_of(pa.table({"t": [datetime.date(2020, 1, 1)]})).table_value
     assert [(c.name, c.type) for c in table.columns] == [("t", "date32[day]")]
-    table = value_of(pl.Series("s", [[1]])).opaque_value.table
+    table = value_of(pl.Series("s", [[1]])).table_value
     assert [(c.name, c.type) for c in table.columns] == [("s", "List(Int64)")]
     table = value_of(pd.Series([1], name="n")).opaque_value.table
     assert [(c.name, c.type) for c in table.columns] == [("n", "int64")]
@@ -252,12 +263,95 @@ def test_descriptions() -> None:
     )
 
 
-def test_streams_are_those_of_arrow() -> None:
-    """Any library reads them."""
-    table = arrow_table()
-    (frame,) = _serialize.encode(table).frames
-    with pa.ipc.open_stream(frame) as stream:
-        assert repr(stream.read_all().to_pylist()) == repr(table.to_pylist())
+def more_columns() -> list[Any]:
+    """Columns of types that the tables above lack; all have three rows."""
+    ids, codes = pa.array([0, 1, 0], pa.int8()), pa.array([0, None, 1], pa.int8())
+    words = pa.array(["u", "v"])
+    inner = pa.DictionaryArray.from_arrays(codes, words)
+    outer = pa.DictionaryArray.from_arrays(codes, pa.StructArray.from_arrays([inner[:2], inner[1:]], ["x", "y"]))
+    return [
+        pa.UnionArray.from_sparse(ids, [pa.array([1, 2, 3]), inner]),
+        pa.UnionArray.from_dense(ids, pa.array([0, 0, 1], pa.int32()), [pa.array([1, 2]), pa.array(["a"])]),
+        pa.RunEndEncodedArray.from_arrays([2, 3], ["r", None]),
+        pa.array([[1], None, []], pa.list_view(pa.int64())),
+        pa.ExtensionArray.from_storage(pa.uuid(), pa.array([b"a" * 16, None, b"b" * 16], pa.binary(16))),
+        pa.StructArray.from_arrays([inner, pa.array(["x" * 20, "", None], pa.string_view())], ["d", "v"]),
+        pa.MapArray.from_arrays([0, 1, 1, 2], pa.array(["k", "l"]), pa.DictionaryArray.from_arrays([1, 0], words)),
+        outer,
+    ]
+
+
+@pytest.mark.parametrize("at", range(8))
+def test_rare_types_of_arrow(at: int) -> None:
+    column = more_columns()[at]
+    for first in range(4):
+        table = pa.table({"a": [1, 2, 3], "x": column}, schema=pa.schema([("a", pa.int64()), ("x", column.type)]))
+        part = table.slice(first)
+        back = there_and_back([part])[0]
+        back.validate(full=True)
+        assert back.schema.equals(part.schema) and repr(back.to_pylist()) == repr(part.to_pylist())
+        assert value_of(part).WhichOneof("kind") == "table_value"
+
+
+def test_tables_without_columns_keep_their_rows() -> None:
+    batch = pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), 7, [None]))
+    assert there_and_back(batch).num_rows == 7
+    assert there_and_back(pa.table({})).num_columns == 0
+
+
+def test_buffers_are_aligned() -> None:
+    encoded = _serialize.encode(arrow_table().slice(3), strided=True)
+    places = value_pb2.Value.FromString(encoded.header).table_value.buffers
+    assert all(p.offset_bytes % 64 == 0 for p in places) and len(encoded.frames) == 1
+
+
+def test_a_column_with_too_much_text_is_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its chunks have no place in one batch."""
+    table = pa.table({"t": pa.chunked_array([TEXT, TEXT])})
+    monkeypatch.setattr(_arrow, "_one_batch", lambda obj: None)
+    assert value_of(table).opaque_value.table.rows == 2 * ROWS
+    assert there_and_back(table).equals(table)
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_hostile_tables_are_errors(seed: int) -> None:
+    """Any program may have written the header. A wrong number is an error, or a table whose buffers
+    are inside of the frames."""
+    encoded = _serialize.encode(arrow_table().slice(0, 50))
+    value = value_pb2.Value.FromString(encoded.header)
+    table, random = value.table_value, np.random.default_rng(seed)
+    lists = [(n, f) for n in table.nodes for f in ("rows", "nulls")]
+    lists += [(b, f) for b in table.buffers for f in ("frame", "offset_bytes", "bytes")]
+    message, field = lists[random.integers(len(lists))]
+    setattr(message, field, int(random.choice([0, 1, 7, 8, 49, 51, 1 << 20, (1 << 32) - 1])))
+    try:
+        _serialize.decode(value.SerializeToString(), encoded.frames, readonly=True)
+    except (ValueError, pa.ArrowException):
+        pass
+
+
+def test_tables_of_other_programs() -> None:
+    """They may have several frames, and no name of a type."""
+    value = value_pb2.Value()
+    table = value.table_value
+    table.rows, table.schema = 3, bytes(pa.schema([("a", pa.int32()), ("b", pa.string())]).serialize())
+    table.nodes.add(rows=3)
+    table.nodes.add(rows=3, nulls=1)
+    table.buffers.add()
+    table.buffers.add(frame=1, bytes=12)
+    table.buffers.add(frame=0, offset_bytes=8, bytes=1)
+    table.buffers.add(frame=0, offset_bytes=16, bytes=16)
+    table.buffers.add(frame=2, bytes=3)
+    frames = [
+        bytes(8) + b"\x05" + bytes(7) + np.array([0, 1, 1, 3], np.int32).tobytes(),
+        np.arange(3, dtype=np.int32).tobytes(),
+        b"xyz",
+    ]
+    back = _serialize.decode(value.SerializeToString(), [memoryview(f) for f in frames])
+    assert back.to_pydict() == {"a": [0, 1, 2], "b": ["x", None, "yz"]}
+    del table.buffers[-1]
+    with pytest.raises(ValueError, match="fewer nodes or buffers"):
+        _serialize.decode(value.SerializeToString(), [memoryview(f) for f in frames])
 
 
 def test_decoded_tables_share_the_frame() -> None:
@@ -316,7 +410,7 @@ def test_compact_arrays_are_equal(array: Any, at: int) -> None:
 
 
 def test_a_payload_of_another_encoding_is_refused() -> None:
-    value = value_of(pa.table({"x": [1]}))
+    value = value_of(pd.DataFrame({"x": [1]}))
     value.opaque_value.encoding = "feather"
     with pytest.raises(ValueError, match="payload of encoding 'feather'"):
         _serialize.decode(value.SerializeToString(), [memoryview(b"")])

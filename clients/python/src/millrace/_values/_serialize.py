@@ -8,10 +8,10 @@ encodings, and the first that fits is used:
 2. NumPy arrays of supported element types: tensors, one frame each, which native ops and Go read.
    NumPy scalars: tensors without axes. Lists and string-keyed dicts of 1 and 2: typed lists and
    maps, up to `PLAIN_LIMIT` leaves. A map stores the order of its keys, unless they are sorted.
-3. Data frames: payloads with a description that every language reads, alone or in lists and dicts
-   of 1 and 2. Tables of Arrow and frames of Polars are one frame each, a stream of Arrow's IPC
-   format. Frames of pandas are pickles as in 4, because not all of their types are Arrow's. Objects
-   of cuDF are the frames of their `device_serialize`, which stay on the GPU.
+3. Data frames, alone or in lists and dicts of 1 and 2. Tables of Arrow and frames of Polars are
+   typed tables, which native ops and Go read, with one frame each. Frames of pandas are pickles as
+   in 4, because not all of their types are Arrow's. Objects of cuDF are the frames of their
+   `device_serialize`, which stay on the GPU. Both have a description that every language reads.
 4. Everything else, also dicts with other keys: pickle protocol 5, with large buffers out of band
    (torch and JAX on the host, ...). If plain pickle fails, or would only store a reference into
    ``__main__``, cloudpickle is used.
@@ -46,9 +46,9 @@ from typing import TYPE_CHECKING, Any, cast
 import cloudpickle
 
 from millrace._pb.millrace.v1 import value_pb2
-from millrace._values import _arrays, _cudf, _numpy, _source, _tables
+from millrace._values import _arrays, _arrow, _cudf, _numpy, _source, _tables
 from millrace._values._arrays import DeviceFrame, DeviceView
-from millrace._values._tables import ArrowFrame
+from millrace._values._arrow import TableFrame
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from millrace._values._device import Device
 
     #: Bytes without gaps, or an object that is copied later by `write` or by the device.
-    Frame = memoryview | np.ndarray[Any, Any] | ArrowFrame | DeviceFrame
+    Frame = memoryview | np.ndarray[Any, Any] | TableFrame | DeviceFrame
 
 # NumPy is imported only when there is an array: this halves the start-up time of an executor.
 
@@ -64,6 +64,9 @@ if TYPE_CHECKING:
 #: pickle inside a header. Larger data are put into frames: frames count against a worker's memory,
 #: can be spilled, and are sent separately from the header.
 INLINE_BYTES = 64 << 10
+#: Most bytes of the descriptions of all tables in the lists and dicts of one header, and of the
+#: description of one table alone. Further tables are pickled.
+TABLES_BYTES, TABLE_BYTES = 256 << 10, 8 << 20
 #: Smallest buffer of a pickle that gets a frame of its own, in bytes.
 OUT_OF_BAND_BYTES = 4 << 10
 #: Most leaves of a list or dict that is encoded as typed values.
@@ -73,7 +76,7 @@ PLAIN_LIMIT = 256
 DEPTH_LIMIT = 30
 
 #: The encodings of payloads that Python reads.
-_ENCODINGS = ("pickle5", "arrow", "cudf")
+_ENCODINGS = ("pickle5", "cudf")
 #: NumPy's limit.
 _MOST_AXES = 64
 
@@ -114,7 +117,7 @@ class Encoded:
 
     def __init__(self, header: bytes, frames: list[Any]) -> None:
         self.header = header
-        #: The frames: memoryviews; also arrays and ArrowFrames after `encode(strided=True)`, and
+        #: The frames: memoryviews; also arrays and TableFrames after `encode(strided=True)`, and
         #: DeviceFrames with a device.
         self.frames = frames
 
@@ -132,13 +135,15 @@ class Items(list[Any]):
 class _Frames:
     """Collects frames while a value is built."""
 
-    __slots__ = ("counts", "device", "known", "leaves", "list", "room", "root", "strided")
+    __slots__ = ("counts", "device", "known", "leaves", "list", "room", "root", "strided", "tables")
 
     def __init__(self, strided: bool = False, device: Device | None = None) -> None:
         self.list: list[Frame] = []
         self.leaves = 0
         #: Bytes of text and byte strings that still fit into the header.
         self.room = INLINE_BYTES
+        #: Bytes of the descriptions of tables in lists and dicts that still fit.
+        self.tables = TABLES_BYTES
         self.strided = strided
         self.device = device
         #: The object that is encoded. Its first data frame sets it to None.
@@ -247,19 +252,36 @@ def _fill_table(value: value_pb2.Value, obj: Any, library: str, frames: _Frames,
         check = _Frames(strided=True)
         check.counts = True
         _fill(value_pb2.Value(), root, check)
+    frames.known[id(obj)] = value
+    made = _tables.arrow_of(library, obj) if library in ("pyarrow", "polars") else None
+    if made is not None and _fill_arrow(value, obj, made, library, frames, depth):
+        return
     opaque = value.opaque_value
-    stream = _tables.arrow_frame(library, obj) if library in ("pyarrow", "polars") else None
     if library == "cudf":
         opaque.encoding, opaque.type_name = "cudf", _type_name(obj)
         _put(opaque, *_cudf.take_apart(obj, frames.device is not None), frames)
-    elif stream is None:
-        _fill_pickle(opaque, obj, frames)
     else:
-        opaque.encoding, opaque.type_name = "arrow", _type_name(obj)
-        opaque.frames.append(len(frames.list))
-        frames.list.append(stream if frames.strided and frames.device is None else stream.view())
+        _fill_pickle(opaque, obj if made is None else _tables.Restored(made, _type_name(obj)), frames)
+        opaque.type_name = _type_name(obj)
     _tables.describe(opaque.table, library, obj, columns=not depth)
-    frames.known[id(obj)] = value
+
+
+def _fill_arrow(value: value_pb2.Value, obj: Any, made: Any, library: str, frames: _Frames, depth: int) -> bool:
+    """Writes a data frame as a table, which was made of it; returns whether it can be one."""
+    table = value_pb2.Table(type_name=_type_name(obj))
+    frame = _arrow.fill(table, made, len(frames.list))
+    if frame is None:
+        return False
+    _tables.describe(table, library, obj, columns=not depth)
+    size = table.ByteSize()
+    if size > (frames.tables if depth else TABLE_BYTES):
+        return False
+    if depth:
+        frames.tables -= size
+    if frame.nbytes:
+        frames.list.append(frame if frames.strided and frames.device is None else frame.view())
+    value.table_value.CopyFrom(table)
+    return True
 
 
 def _take(frames: _Frames, text: str | bytes) -> None:
@@ -351,7 +373,7 @@ def write(frame: Any, room: memoryview) -> None:
     """Copies a frame to its destination."""
     if isinstance(frame, memoryview):
         room[:] = frame
-    elif isinstance(frame, ArrowFrame):
+    elif isinstance(frame, TableFrame):
         frame.write(room)
     else:
         import numpy as np
@@ -795,6 +817,8 @@ def from_value(value: value_pb2.Value, frames: Sequence[Any], inputs: Sequence[A
         return None
     if kind == "tensor_value":
         return _array(value.tensor_value, frames)
+    if kind == "table_value":
+        return _tables.read(value.table_value, _on_this_host(value.table_value, frames))
     if kind == "opaque_value":
         return from_opaque(value.opaque_value, frames)
     if kind == "list_value":
@@ -809,6 +833,15 @@ def from_value(value: value_pb2.Value, frames: Sequence[Any], inputs: Sequence[A
     if kind == "hole":
         raise ValueError("an argument is a hole of a template: only tasks of templates have holes")
     return getattr(value, kind)
+
+
+def _on_this_host(table: value_pb2.Table, frames: Sequence[Any]) -> Sequence[Any]:
+    """Returns the frames with those of a table in the memory of the host."""
+    device = _reading.device
+    if device is None:
+        return frames
+    used = {place.frame for place in table.buffers if place.bytes}
+    return [device.host(f) if i in used else f for i, f in enumerate(frames)]
 
 
 def ordered(mapping: value_pb2.MapValue) -> Sequence[str]:
@@ -893,8 +926,6 @@ def from_opaque(opaque: value_pb2.Opaque, frames: Sequence[Any]) -> Any:
     if opaque.encoding == "cudf":
         data, parts = (opaque.data, own) if opaque.data else (bytes(own[0]), own[1:])
         return _cudf.put_together(data, parts, device)
-    if opaque.encoding == "arrow":
-        return _tables.from_arrow(opaque.data or own[0], opaque.type_name)
     if opaque.data:  # a pickle is never empty
         return pickle.loads(opaque.data, buffers=own)
     return pickle.loads(own[0], buffers=own[1:])

@@ -1,4 +1,4 @@
-"""Data frames as values: how they are recognised and described, and Arrow's streams.
+"""Data frames as values: how they are recognised and described, and which of them Arrow can say.
 
 No library of data frames is imported to encode: an object of a library exists only if that is
 imported.
@@ -7,6 +7,7 @@ imported.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from millrace._pb.millrace.v1 import value_pb2
@@ -27,7 +28,7 @@ def library_of(kind: type) -> str:
     return root if kind.__name__ in _KINDS.get(root, ()) else ""
 
 
-def describe(table: value_pb2.Table, library: str, obj: Any, columns: bool) -> None:
+def describe(table: value_pb2.TableSummary | value_pb2.Table, library: str, obj: Any, columns: bool) -> None:
     """Fills in the description of a data frame, its columns only if they are asked for."""
     table.rows = obj.num_rows if library == "pyarrow" else len(obj)
     kinds = _columns(library, obj)
@@ -51,51 +52,14 @@ def _columns(library: str, obj: Any) -> list[tuple[Any, Any]]:
     return [(obj.name, obj.dtype)]
 
 
-# ---- streams of Arrow ----------------------------------------------------------------------------
+# ---- tables of Arrow -----------------------------------------------------------------------------
 
 
-class ArrowFrame:
-    """A table of Arrow that is written as a stream when it gets its place."""
-
-    __slots__ = ("_table", "nbytes")
-
-    def __init__(self, table: Any) -> None:
-        import pyarrow as pa
-
-        self._table = table
-        counted: Any = pa.MockOutputStream()
-        self._write(counted)
-        self.nbytes = counted.size()
-
-    def _write(self, sink: Any) -> None:
-        import pyarrow as pa
-
-        with pa.ipc.new_stream(sink, self._table.schema) as stream:
-            stream.write(self._table)
-
-    def write(self, room: Any) -> None:
-        """Writes the stream to memory of exactly `nbytes` bytes."""
-        import pyarrow as pa
-
-        self._write(pa.FixedSizeBufferWriter(pa.py_buffer(room)))
-
-    def view(self) -> memoryview:
-        """Returns the stream in memory of its own."""
-        import pyarrow as pa
-
-        room: Any = pa.allocate_buffer(self.nbytes)
-        self.write(room)
-        return memoryview(room).toreadonly()
-
-    def tobytes(self) -> bytes:
-        return bytes(self.view())
-
-
-def arrow_frame(library: str, obj: Any) -> ArrowFrame | None:
-    """Returns an object of Arrow or Polars as a stream; None if Arrow has no such type, or is not
-    installed."""
+def arrow_of(library: str, obj: Any) -> Any:
+    """Returns an object of Arrow or Polars as a table or a record batch of Arrow; None if Arrow has
+    no such type, or is not installed."""
     if library == "pyarrow":
-        return ArrowFrame(_without_waste(obj))
+        return _without_waste(obj)
     try:
         import pyarrow as pa
     except ImportError:
@@ -103,9 +67,21 @@ def arrow_frame(library: str, obj: Any) -> ArrowFrame | None:
     polars: Any = sys.modules["polars"]
     frame = obj.to_frame() if isinstance(obj, polars.Series) else obj
     try:
-        return ArrowFrame(_of_polars(polars, frame))
+        return _of_polars(polars, frame)
     except (pa.ArrowException, polars.exceptions.PolarsError, TypeError, ValueError):  # Int128, Object
         return None
+
+
+class Restored:
+    """A table of Arrow in a pickle, which is read as an object of a type that it was made from."""
+
+    __slots__ = ("_arguments",)
+
+    def __init__(self, table: Any, type_name: str) -> None:
+        self._arguments = table, type_name
+
+    def __reduce__(self) -> Any:
+        return restore, self._arguments
 
 
 def _of_polars(polars: Any, frame: Any) -> Any:
@@ -130,18 +106,25 @@ def _without_waste(table: Any) -> Any:
     return table
 
 
-def from_arrow(data: Any, type_name: str) -> Any:
-    """Returns the table of a stream, as an object of the type that it was made from. Without Polars
-    it is a table of Arrow."""
+def read(table: value_pb2.Table, frames: Sequence[Any]) -> Any:
+    """Returns the object of a table. Its columns lie in the frames."""
     try:
-        import pyarrow as pa
+        from millrace._values import _arrow
+
+        return restore(_arrow.read(table, frames), table.type_name)
     except ImportError:
-        raise ImportError(f"a {type_name} came as a stream of Arrow: install pyarrow to read it") from None
-    stream: Any = pa.ipc.open_stream(pa.py_buffer(data))
+        raise ImportError(f"a table came as {table.type_name or 'one of Arrow'}: install pyarrow to read it") from None
+
+
+def restore(table: Any, type_name: str) -> Any:
+    """Returns a table or a record batch of Arrow as an object of the type of this name. Without
+    Polars it is a table of Arrow."""
+    import pyarrow as pa
+
     if type_name.endswith(".RecordBatch"):
-        batches = list(stream)
-        return batches[0] if batches else pa.RecordBatch.from_pylist([], stream.schema)
-    table = stream.read_all()
+        return table
+    if isinstance(table, pa.RecordBatch):
+        table = pa.Table.from_batches([table])
     if not type_name.startswith("polars."):
         return table
     try:

@@ -357,7 +357,8 @@ def _pickle_of(kind: Any, message: bytes) -> bytes:
 
 def _type_of(header: bytes) -> str:
     try:
-        named = value_pb2.Value.FromString(header).opaque_value.type_name
+        value = value_pb2.Value.FromString(header)
+        named = value.opaque_value.type_name or value.table_value.type_name
     except Exception:
         return "whose header is damaged"
     return f"a {named}" if named else "a result"
