@@ -64,7 +64,7 @@ type owner struct {
 
 type object struct {
 	copies.Object
-	holders []ids.WorkerID // the newest first
+	holders []ids.WorkerID // the newest first, and those that have answered that they keep it last
 	used    bool
 }
 
@@ -216,7 +216,11 @@ func (o *owner) carryOut(effects []copies.Effect) {
 			fmt.Fprintf(&o.out, "%s keeps %s\n", e.Worker, e.Object)
 		case copies.EffectDrop:
 			fmt.Fprintf(&o.out, "%s drops %s\n", e.Worker, e.Object)
-			o.part(e.Object, e.Worker)
+			holders := o.objects[e.Object].holders
+			keeper := holders[len(holders)-1]
+			if o.part(e.Object, e.Worker); keeper == e.Worker {
+				o.tell(copies.KeeperLost{Object: e.Object})
+			}
 		case copies.EffectState:
 			fmt.Fprintf(&o.out, "%s is %s\n", e.Worker, e.State)
 			o.workers[e.Worker].State = e.State
@@ -441,6 +445,9 @@ func (s *script) order() {
 			o.tell(copies.ObjectReported{Object: e.Object, Worker: e.Worker, New: o.gain(e.Object, e.Worker)})
 		}
 	case "keep", "report":
+		if x := o.objects[s.object()]; s.d.Cmd == "keep" && o.Holds(s.at(), s.object()) {
+			x.holders = append(slices.DeleteFunc(x.holders, func(w ids.WorkerID) bool { return w == s.at() }), s.at())
+		}
 		o.tell(copies.ObjectReported{Object: s.object(), Worker: s.at(), New: o.gain(s.object(), s.at()), Kept: s.d.Cmd == "keep"})
 	case "rebalance":
 		info, effects, err := o.m.OrderRebalance(o.now, copies.RebalanceOrdered{Workers: s.workers("workers"), DryRun: s.d.HasArg("dry")}, nil)

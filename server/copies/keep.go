@@ -8,7 +8,8 @@ import (
 )
 
 // A worker may drop an object that it fetched, unless it was told to keep it. So when the worker
-// that most likely keeps an object is lost or drained, another one is told to.
+// that keeps an object is lost or drained, another one is told to. The order of the holders says
+// which one that is: the last one made the object, or was the last to answer that it keeps it.
 
 // orders are objects by worker, of which the worker was told something.
 type orders map[ids.WorkerID]map[ids.TaskID]struct{}
@@ -43,26 +44,24 @@ func (m *Machine) AskedToKeep(worker ids.WorkerID, object ids.TaskID) bool {
 	return m.keeps.has(worker, object)
 }
 
-// holdersOf returns the oldest holder of an object, and the oldest one among the active workers; 0
-// if there is none.
-func (m *Machine) holdersOf(id ids.TaskID) (oldest, active ids.WorkerID) {
+// holdersOf returns the last holder of an object, and the last one among the active workers; 0 if
+// there is none.
+func (m *Machine) holdersOf(id ids.TaskID) (last, active ids.WorkerID) {
 	m.holders = m.tables.Holders(id, m.holders[:0])
 	for _, holder := range m.holders {
-		oldest = holder // it comes last
+		last = holder
 		if w, _ := m.tables.Worker(holder); w.State == WorkerStateActive {
 			active = holder
 		}
 	}
-	return oldest, active
+	return last, active
 }
 
-// keeperLost asks holders of an object to keep it, after another holder has lost it. The oldest
-// holder most likely does so anyway, because it made the object; the others may have copies, which
-// they may drop. If the oldest one is not active, an active one keeps the object, too, because the
-// oldest one may not be back.
+// keeperLost asks holders of an object to keep it, after another holder has lost it. If the last
+// one is not active, an active one keeps the object, too, because the last one may not be back.
 func (m *Machine) keeperLost(id ids.TaskID) {
-	oldest, active := m.holdersOf(id)
-	m.keepAt(oldest, id)
+	last, active := m.holdersOf(id)
+	m.keepAt(last, id)
 	m.keepAt(active, id)
 }
 

@@ -7,7 +7,8 @@ import "github.com/millrace/millrace/internal/ids"
 type Tables interface {
 	// Object returns what is known of the object that a task makes; false: the task is forgotten.
 	Object(id ids.TaskID) (Object, bool)
-	// Holders appends the workers that hold an object to out, the last that got it first.
+	// Holders appends the workers that hold an object to out, the last that got it first. One that
+	// has answered that it keeps the object comes last.
 	Holders(id ids.TaskID, out []ids.WorkerID) []ids.WorkerID
 	// Key returns the key of an object and its namespace; both are empty if the task is forgotten.
 	Key(id ids.TaskID) (key, namespace string)

@@ -34,7 +34,7 @@ func (m *Machine) carryOut(effects []copies.Effect) {
 			_, t := m.at(e.Object)
 			w := m.workerOf(e.Worker)
 			m.emitTo(EffectRelease, w, e.Object, t.attempt)
-			m.removeReplica(e.Object, w)
+			m.replicaDropped(e.Object, w)
 		case copies.EffectState:
 			w := m.workerOf(e.Worker)
 			if w.state == WorkerStateActive || e.State == WorkerStateActive {

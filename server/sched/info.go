@@ -22,7 +22,7 @@ type TaskInfo struct {
 	Attempt ids.Attempt
 	// Worker is the worker that has the current attempt; 0 if no worker has one.
 	Worker ids.WorkerID
-	// Replicas are the workers that hold the object, in the order they got it.
+	// Replicas are the workers that hold the object. The first one keeps it.
 	Replicas    []ids.WorkerID
 	OutputBytes uint64
 	// Inline says that the scheduler holds the object itself.

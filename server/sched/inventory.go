@@ -38,6 +38,8 @@ func (m *Machine) adopt(w *worker, s Stored) {
 		if isNew {
 			b.push(&t.replicas, w.slot)
 			m.fetchEnded(s.Task, t, w)
+		} else if s.Kept {
+			b.moveToEnd(&t.replicas, w.slot)
 		}
 		if m.copier.Watching() {
 			m.tell(copies.ObjectReported{Object: s.Task, Worker: w.id, New: isNew, Kept: s.Kept})

@@ -6,15 +6,11 @@ import (
 )
 
 // replicaLost is removeReplica for an object that a worker has lost by itself, or that is given up
-// there. If it was the oldest replica, or the worker was to keep it, another worker is asked to
-// keep its own.
+// there. If the worker was the one that keeps the object, or was asked to keep it, another worker
+// is asked to keep its own.
 func (m *Machine) replicaLost(id ids.TaskID, w *worker) bool {
-	b, t := m.at(id)
-	oldest := t.replicas
-	for l := oldest; l != 0; l = b.links[l].next {
-		oldest = l
-	}
-	ask := m.workers[b.links[oldest].value] == w || m.copier.AskedToKeep(w.id, id)
+	_, t := m.at(id)
+	ask := m.keeps(w, id) || m.copier.AskedToKeep(w.id, id)
 	if m.removeReplica(id, w) {
 		return true
 	}
@@ -22,6 +18,26 @@ func (m *Machine) replicaLost(id ids.TaskID, w *worker) bool {
 		m.tell(copies.KeeperLost{Object: id})
 	}
 	return false
+}
+
+// replicaDropped removes a replica that a worker drops because others have the object, too. If it
+// was the one that is kept, another worker is asked to keep its own.
+func (m *Machine) replicaDropped(id ids.TaskID, w *worker) {
+	ask := m.keeps(w, id)
+	m.removeReplica(id, w)
+	if ask {
+		m.tell(copies.KeeperLost{Object: id})
+	}
+}
+
+// keeps reports whether a worker is the one that keeps an object: see task.replicas.
+func (m *Machine) keeps(w *worker, id ids.TaskID) bool {
+	b, t := m.at(id)
+	last := t.replicas
+	for l := last; l != 0; l = b.links[l].next {
+		last = l
+	}
+	return m.workers[b.links[last].value] == w
 }
 
 // removeReplica removes a worker's replica. It returns true if the object is lost with it: then the

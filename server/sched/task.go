@@ -80,7 +80,8 @@ type task struct {
 	// unfinished counts the edges of active dependents, which need the object.
 	unfinished uint32
 	// replicas is the head of the list of links to the workers that hold the object. It is empty in
-	// all states but SUCCEEDED.
+	// all states but SUCCEEDED. The last one in it keeps the object: it made it, or has answered
+	// that it keeps it, or was asked to. The others may have copies, which they may drop.
 	replicas uint32
 	// holders is the head of the list of links to holder slots.
 	holders uint32
@@ -310,6 +311,22 @@ func (b *block) drop(head *uint32, value uint32) bool {
 		}
 	}
 	return false
+}
+
+// moveToEnd moves a value that is in the list at head to its end.
+func (b *block) moveToEnd(head *uint32, value uint32) {
+	moved := uint32(0)
+	at := head
+	for *at != 0 {
+		if i := *at; b.links[i].value == value {
+			moved, *at = i, b.links[i].next
+		} else {
+			at = &b.links[i].next
+		}
+	}
+	if moved != 0 {
+		*at, b.links[moved].next = moved, 0
+	}
 }
 
 func (b *block) has(head, value uint32) bool {
