@@ -183,20 +183,21 @@ func (m *Machine) mayOrder(w Worker) *Error {
 }
 
 // drainUndone ends drains that operators ordered, all or none. Workers that are not drained stay as
-// they are.
+// they are. If a process was told to stop meanwhile, it goes on stopping: only its later
+// incarnations are used again.
 func (m *Machine) drainUndone(ev DrainUndone) *Error {
 	for _, name := range ev.Names {
 		w, known := m.workerNamed(name)
 		if !known && m.drainOrders[name] == nil {
 			return &Error{Kind: ErrUnknownWorker, Object: name, Message: fmt.Sprintf("there is no worker %q that is not lost, and no order to drain one of that name: see the list of workers", name)}
 		}
-		if err := m.mayOrder(w); known && err != nil {
+		if err := m.mayOrder(w); known && err != nil && !(m.drainOrders[name] != nil && m.stops(w.ID)) {
 			return err
 		}
 	}
 	for _, name := range ev.Names {
 		m.dropOrder(name)
-		if w, known := m.workerNamed(name); known && m.drains[w.ID] != nil {
+		if w, known := m.workerNamed(name); known && m.drains[w.ID] != nil && !m.stops(w.ID) {
 			m.endDrain(w.ID)
 			if w.State != WorkerStateDisconnected {
 				m.setState(w, WorkerStateActive)
@@ -204,6 +205,12 @@ func (m *Machine) drainUndone(ev DrainUndone) *Error {
 		}
 	}
 	return nil
+}
+
+// stops reports whether a worker's process was told to stop.
+func (m *Machine) stops(worker ids.WorkerID) bool {
+	d := m.drains[worker]
+	return d != nil && d.purpose == DrainStop
 }
 
 // workerNamed returns the newest worker of a name that is not lost; false: there is none.
