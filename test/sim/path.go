@@ -304,13 +304,14 @@ func (l *loan) cut() {
 }
 
 func (l *loan) renew() {
-	if l.ended || l.broken || l.lender.dead || l.borrower.dead {
-		if l.borrower.dead {
-			delete(l.lender.lent, l) // its lease runs out
-		}
+	switch {
+	case l.ended || l.lender.dead:
 		return
-	}
-	if !l.borrower.stopped && !l.lender.stopped && !l.lender.store.Source().Renew([]transfer.LeaseID{l.lease}, leaseTime)[0] {
+	case l.borrower.dead:
+		delete(l.lender.lent, l) // its lease runs out
+		return
+	case l.broken || l.borrower.stopped || l.lender.stopped:
+	case !l.lender.store.Source().Renew([]transfer.LeaseID{l.lease}, leaseTime)[0]:
 		l.borrower.w.counts.brokenLoans++
 		l.broken = true
 	}
