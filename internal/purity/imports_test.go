@@ -71,6 +71,7 @@ func broken(dir, path string, kind map[string]string) (why []string) {
 	why = brokenInTests(dir, path)
 	to, ours := strings.CutPrefix(path, modulePath+"/")
 	rule(path == "C" && !under(dir, cgoAllowed...), "cgo is allowed in %s only: elsewhere CGO_ENABLED=0 must build", strings.Join(cgoAllowed, ", "))
+	rule(under(path, "github.com/anishathalye/porcupine") && !under(dir, "test/model"), "only test/model imports porcupine: tests write a history of that package")
 	rule(under(path, "github.com/hashicorp/go-memdb") && !under(dir, "server/catalog"), "only server/catalog imports go-memdb: others go through its types")
 	if !ours {
 		return why
@@ -188,6 +189,9 @@ func TestBrokenImportsAreFound(t *testing.T) {
 		{"memory/memorytest", ours + "memory/host", ""},
 		{"server/sched", "github.com/hashicorp/go-memdb", "only server/catalog"},
 		{"server/catalog", "github.com/hashicorp/go-memdb", ""},
+		{"test/sim", "github.com/anishathalye/porcupine", "only test/model"},
+		{"test/model", "github.com/anishathalye/porcupine", ""},
+		{"server/loop", ours + "test/model", "from tests only"},
 		{"internal/ids", ours + "memory", "below everything"},
 		{"server/loop", ours + "cmd/millrace", "wires the parts"},
 		{"cmd/millrace", ours + "worker/loop", ""},
