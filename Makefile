@@ -266,8 +266,8 @@ sim: bootstrap ## Simulate one seed twice and compare the hashes of the traces: 
 
 .PHONY: sim-seeds
 sim-seeds: bootstrap ## Simulate many seeds, with a check of the machines once in 100 steps: SEEDS=n
-	go test -count=1 -timeout 0 -run 'TestSeeds$$' ./test/sim -sim.seeds=$(SEEDS) -sim.check=100 \
-	  -sim.restarts=$(RESTARTS)
+	go test -count=1 -timeout 0 -run 'Test(Seeds|SharedState)$$' ./test/sim -sim.seeds=$(SEEDS) -sim.check=100 \
+	  -sim.restarts=$(RESTARTS) -sim.shared=$(SEEDS)
 
 .PHONY: e2e
 e2e: $(TOOLS)/grpcurl .tools/ucx-other/.stamp

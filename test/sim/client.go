@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
+	"github.com/millrace/millrace/test/model"
 )
 
 // client is one life of a client. It submits, joins, cancels and waits. At the end all tasks that
@@ -25,8 +26,9 @@ type client struct {
 	// over: the lease was closed.
 	renewed, seen time.Time
 	over          bool
-	// asks are the calls about coordination.
+	// asks are the calls about coordination, taking those of them that take values from queues.
 	asks     []*ask
+	taking   []*request
 	life     int
 	requests int
 
@@ -164,9 +166,20 @@ func (c *client) try(what string, serve func() error, done func(error)) {
 func (c *client) renew() error {
 	err := c.w.server.loop.RenewClient(context.Background(), c.id)
 	if err == nil {
-		c.seen = c.w.now
+		c.renewedNow()
 	}
 	return err
+}
+
+// renewedNow notes that the lease was renewed, and when it may end.
+func (c *client) renewedNow() {
+	at := c.w.now
+	c.seen = at
+	c.w.after(clientTTL-time.Millisecond, func() {
+		if c.seen.Equal(at) {
+			c.w.coordination.leaseMayEnd(c)
+		}
+	})
 }
 
 // checkError handles the error of a call. It ignores the allowed kinds. After the end of the lease
@@ -191,6 +204,7 @@ func (c *client) open() {
 		row, err := c.w.server.loop.OpenClient(context.Background(), schedapi.ClientSpec{Namespace: c.namespace, TTL: clientTTL})
 		if err == nil {
 			opened = row.ID
+			c.renewedNow()
 		}
 		return err
 	}, func(err error) {
@@ -201,6 +215,8 @@ func (c *client) open() {
 		left := c.w.plan.chaos - c.w.elapsed()
 		for range c.w.plan.actions {
 			c.after(c.w.between(0, max(left, 0)), c.act)
+		}
+		for range c.w.plan.coordinations {
 			c.after(c.w.coordination.between(0, max(left, 0)), c.coordinate)
 		}
 	})
@@ -300,10 +316,17 @@ func (c *client) close(silently bool, then func()) {
 		c.end()
 		return
 	}
+	var op *model.Op
 	c.call("close", func() error {
 		c.over = true
-		c.w.coordination.forget(c, "")
-		return c.w.server.loop.CloseClient(context.Background(), c.id)
+		if op == nil {
+			op = c.w.coordination.history.Begin(c.modelCall(model.LeaseEnds, "", ""))
+		}
+		err := c.w.server.loop.CloseClient(context.Background(), c.id)
+		if err == nil && !c.w.server.troubled() {
+			op.End(model.Answer{Met: true})
+		}
+		return err
 	}, func(err error) {
 		c.checkError("close", err)
 		c.end()

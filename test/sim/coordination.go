@@ -16,10 +16,11 @@ import (
 
 	"github.com/millrace/millrace/server/coord"
 	"github.com/millrace/millrace/server/schedapi"
+	"github.com/millrace/millrace/test/model"
 )
 
-// coordination has the locks, queues and variables that the clients use, as the scheduler has
-// acknowledged them. Answers are compared with it when they leave the scheduler.
+// coordination has the calls about the locks, queues and variables that the clients use. When the
+// run is over, their history is compared with the model.
 type coordination struct {
 	w *world
 	// rng is apart, so that all else is as it would be without coordination.
@@ -32,45 +33,16 @@ type coordination struct {
 	// ended is guarded by mu.
 	ended []*ask
 
-	// held are the grants that have not been given back, by lock; fences are their last numbers.
-	held   map[string]grant
-	fences map[string]uint64
-	// items are the values that were put into queues.
-	items []*item
-	// doubtful are the requests that may have taken values without being told.
-	doubtful  map[string]doubt
-	variables map[string]*variable
-	// reads has the number of values that a variable had had when a request first read it.
-	reads map[string]int
+	history model.History
+	// values counts the values that were put or set: each is another one.
+	values uint64
 }
 
-// variable has the values that a variable was given, in order, and those that somebody tries to
-// give it.
-type variable struct {
-	values []uint64
-	tried  map[uint64]bool
-}
-
-// grant is a lock that a client has by a request.
-type grant struct {
-	client  *client
-	request string
-	fence   uint64
-}
-
-// item is a value that was put into a queue. acknowledged: the scheduler has said so. taker is the
-// request that got it.
-type item struct {
-	queue        string
-	acknowledged bool
-	taker        string
-}
-
-// doubt is a number of values that may have been taken from a queue.
-type doubt struct {
-	queue string
-	most  int
-}
+const (
+	queueSize = 3
+	// semaphoreLimit is the number of holders of locks whose names end in 1.
+	semaphoreLimit = 2
+)
 
 // ask is a call that waits in the scheduler.
 type ask struct {
@@ -81,11 +53,22 @@ type ask struct {
 	then   func(coord.Answer, error)
 }
 
+// request is a call of a client that may wait. The client repeats it until it is answered, or once
+// says that it is made once.
+type request struct {
+	c    *client
+	call coord.Call
+	name string
+	once bool
+	op   *model.Op
+	// splits counts the tries that the scheduler has undone.
+	splits int
+	// met follows if the call got what it asked for.
+	met func()
+}
+
 func newCoordination(w *world) *coordination {
-	return &coordination{
-		w: w, rng: rand.New(rand.NewPCG(w.seed, 1)), asks: map[uint64]*ask{},
-		held: map[string]grant{}, fences: map[string]uint64{}, doubtful: map[string]doubt{}, variables: map[string]*variable{}, reads: map[string]int{},
-	}
+	return &coordination{w: w, rng: rand.New(rand.NewPCG(w.seed, 1)), asks: map[uint64]*ask{}}
 }
 
 func (o *coordination) between(low, high time.Duration) time.Duration {
@@ -137,51 +120,83 @@ func (o *coordination) hangUp() {
 	}
 }
 
+// troubled says that nothing can become durable at present. Reads and ends are answered all the
+// same then, with what a crash may undo.
+func (s *server) troubled() bool {
+	j := s.loop.Journal()
+	return j != nil && j.Trouble != ""
+}
+
+func limitOf(name string) uint32 {
+	if strings.HasSuffix(name, "1") {
+		return semaphoreLimit
+	}
+	return 1
+}
+
+func (c *client) modelCall(kind model.Kind, name, request string) model.Call {
+	return model.Call{Kind: kind, Client: c.id.String(), Name: name, Request: request}
+}
+
 // coordinate does one thing with a lock, a queue or a variable.
 func (c *client) coordinate() {
 	o := c.w.coordination
 	o.requests++
-	request := fmt.Sprintf("q%d", o.requests)
-	name := fmt.Sprintf("%s/%d", c.namespace, o.rng.IntN(2))
-	call := coord.Call{ID: request, Wait: o.between(0, 2*time.Second), Keep: true}
-	switch o.rng.IntN(5) {
-	case 0, 1:
-		call.Ask = coord.Acquire{Names: []string{name}, Limit: 1, Needed: 1}
-		c.ask(call, name, func() {
-			c.coordinateLater(o.between(0, time.Second), func() { c.giveBack(name, request) })
-		})
-	case 2:
-		n := uint64(len(o.items))
-		o.items = append(o.items, &item{queue: name})
-		call.Ask = coord.PutInQueue{Name: name, MaxSize: 3, Value: numbered(n)}
-		c.ask(call, name, func() {})
-	case 3:
-		call.Ask = coord.TakeFromQueue{Name: name, Most: 1 + o.rng.IntN(2)}
-		c.ask(call, name, func() {})
-	case 4:
-		v := o.variables[name]
-		if v == nil {
-			v = &variable{tried: map[uint64]bool{}}
-			o.variables[name] = v
-		}
-		if o.chance(0.5) {
-			o.reads[request] = len(v.values)
-			call.Ask = coord.ReadVariable{Name: name}
-			c.ask(call, name, func() {})
-			return
-		}
-		value := o.rng.Uint64()
-		c.tell("set variable "+name, func() error {
-			v.tried[value] = true
-			err := c.w.server.loop.SetVariable(context.Background(), schedapi.Place{Client: c.id}, name, numbered(value))
-			if err == nil {
-				delete(v.tried, value)
-				v.values = append(v.values, value)
-			}
-			return err
-		})
+	name := o.names(c.namespace)[o.rng.IntN(2)]
+	r := &request{c: c, name: name, once: o.chance(0.2), met: func() {}}
+	id := fmt.Sprintf("q%d", o.requests)
+	if !r.once {
+		r.call = coord.Call{ID: id, Wait: o.between(0, time.Second), Keep: o.chance(0.5)}
 	}
+	switch o.rng.IntN(8) {
+	case 0, 1:
+		r.call.ID = id // Without it, nobody knows which of several holders a release is about.
+		r.call.Ask = coord.Acquire{Names: []string{name}, Limit: limitOf(name), Needed: 1}
+		r.met = func() {
+			c.coordinateLater(o.between(0, time.Second), func() { c.giveBack(r) })
+		}
+	case 2, 3:
+		o.values++
+		r.call.Ask = coord.PutInQueue{Name: name, MaxSize: queueSize, Value: numbered(o.values)}
+	case 4:
+		r.call.Ask = coord.TakeFromQueue{Name: name, Most: 1 + o.rng.IntN(2)}
+	case 5:
+		r.call.Ask = coord.ReadVariable{Name: name}
+	case 6:
+		c.change(name)
+		return
+	case 7:
+		c.inspect(name)
+		return
+	}
+	r.op = o.history.Begin(r.modelled())
+	if r.op.Call.Kind == model.Take {
+		c.taking = append(c.taking, r)
+	}
+	r.repeat(o.between(50*time.Microsecond, time.Millisecond))
 }
+
+// modelled is the call as the model has it.
+func (r *request) modelled() model.Call {
+	name := r.call.ID
+	if name == "" {
+		name = fmt.Sprint("n", r.c.w.coordination.requests)
+	}
+	call := r.c.modelCall(0, r.name, fmt.Sprintf("%s.%d", name, r.splits))
+	switch ask := r.call.Ask.(type) {
+	case coord.Acquire:
+		call.Kind, call.Limit = model.Acquire, int(ask.Limit)
+	case coord.PutInQueue:
+		call.Kind, call.Limit, call.Value = model.Put, int(ask.MaxSize), valueText(ask.Value)
+	case coord.TakeFromQueue:
+		call.Kind, call.Most = model.Take, ask.Most
+	case coord.ReadVariable:
+		call.Kind = model.Get
+	}
+	return call
+}
+
+func valueText(v coord.Value) string { return fmt.Sprint(binary.LittleEndian.Uint64(v.Data)) }
 
 // coordinateLater is after, and counts as a call in progress.
 func (c *client) coordinateLater(d time.Duration, do func()) {
@@ -192,51 +207,79 @@ func (c *client) coordinateLater(d time.Duration, do func()) {
 	})
 }
 
-// ask makes a call that may wait, until it is answered or the client gives up. met follows if it
-// got what it asked for.
-func (c *client) ask(call coord.Call, name string, met func()) {
-	w, o := c.w, c.w.coordination
-	again := func() {
-		c.coordinateLater(o.between(50*time.Millisecond, 500*time.Millisecond), func() { c.ask(call, name, met) })
+func (r *request) repeat(d time.Duration) { r.c.coordinateLater(d, r.try) }
+
+// again tries once more, unless the call is made once. Then nobody knows what has become of it.
+func (r *request) again() {
+	if !r.once {
+		r.repeat(r.c.w.coordination.between(50*time.Millisecond, 500*time.Millisecond))
 	}
-	c.coordinateLater(o.between(50*time.Microsecond, time.Millisecond), func() {
-		if !w.server.up || o.fault(2*w.plan.drop) {
-			again()
-			return
+}
+
+func (r *request) try() {
+	c, w, o := r.c, r.c.w, r.c.w.coordination
+	if !w.server.up || o.fault(2*w.plan.drop) {
+		r.again()
+		return
+	}
+	w.log("client %s: %s %s", c.id, r.op.Call.Request, r.call.Ask)
+	troubled := w.server.troubled()
+	c.pending++
+	a := o.ask(schedapi.Place{Client: c.id}, r.call, func(answer coord.Answer, err error) {
+		c.pending--
+		w.log("client %s: %s: %v %v", c.id, r.op.Call.Request, answer.Met, err)
+		refused := (*coord.Error)(nil)
+		switch {
+		case c.gone:
+		case unwritten(err):
+			r.refused(troubled)
+		case errors.Is(err, context.Canceled), err == nil && o.fault(2*w.plan.drop):
+			r.again()
+		case errors.As(err, &refused) && refused.Kind == coord.ErrClientGone && (c.over || w.now.Sub(c.renewed) > clientTTL-time.Second):
+			c.crash()
+		case err != nil:
+			c.checkError("ask", err)
+		case answer.Met:
+			r.answered(answer)
+			r.met()
+		case !r.call.Keep || r.op.Call.Kind == model.Get:
+			r.answered(answer)
+		case o.chance(0.3):
+			r.again()
+		default:
+			r.giveUp()
 		}
-		w.log("client %s: %s %s", c.id, call.ID, call.Ask)
-		c.pending++
-		a := o.ask(schedapi.Place{Client: c.id}, call, func(answer coord.Answer, err error) {
-			c.pending--
-			w.log("client %s: %s: %v %v", c.id, call.ID, answer.Met, err)
-			if err == nil {
-				o.check(c, call, name, answer)
-			}
-			if take, is := call.Ask.(coord.TakeFromQueue); is && err != nil {
-				o.doubtful[taker(c, call.ID)] = doubt{name, take.Most}
-			}
-			refused := (*coord.Error)(nil)
-			switch {
-			case c.gone:
-			case errors.Is(err, context.Canceled), unwritten(err), err == nil && o.fault(2*w.plan.drop):
-				again()
-			case errors.As(err, &refused) && refused.Kind == coord.ErrClientGone && (c.over || w.now.Sub(c.renewed) > clientTTL-time.Second):
-				c.crash()
-			case err != nil:
-				c.checkError("ask", err)
-			case answer.Met:
-				met()
-			case o.chance(0.5):
-				again()
-			default:
-				c.giveUp(call.ID)
-			}
-		})
-		if o.fault(0.1) {
-			w.after(o.between(0, time.Second), a.cancel) // the connection breaks
-		}
-		c.asks = append(c.asks, a)
 	})
+	if o.fault(0.1) {
+		w.after(o.between(0, time.Second), a.cancel) // the connection breaks
+	}
+	c.asks = append(c.asks, a)
+}
+
+// refused follows an answer that the scheduler could not write down. It undoes what was granted,
+// but not a put, unless the call was refused before it could do anything.
+func (r *request) refused(atOnce bool) {
+	kind := r.op.Call.Kind
+	if !atOnce && r.call.ID != "" && (kind == model.Acquire || kind == model.Take) {
+		o := r.c.w.coordination
+		o.history.Begin(r.c.modelCall(model.Withdraw, r.name, r.op.Call.Request))
+		r.splits++
+		r.op = o.history.Begin(r.modelled())
+	}
+	r.again()
+}
+
+// answered notes the answer to the call.
+func (r *request) answered(answer coord.Answer) {
+	a := model.Answer{Met: answer.Met, Fence: answer.Fence}
+	for _, v := range answer.Values {
+		a.Values = append(a.Values, valueText(v))
+	}
+	if r.op.Call.Kind == model.Get && r.c.w.server.troubled() {
+		r.op.Drop()
+		return
+	}
+	r.op.End(a)
 }
 
 // tell makes a call that does not wait, until it is answered.
@@ -258,131 +301,137 @@ func (c *client) tell(what string, serve func() error) {
 	})
 }
 
+// tellEnd makes a call that ends something. In trouble it is answered, and a crash may undo it.
+func (c *client) tellEnd(what string, call model.Call, serve func() error) {
+	var op *model.Op
+	c.tell(what, func() error {
+		if op == nil {
+			op = c.w.coordination.history.Begin(call)
+		}
+		err := serve()
+		if err == nil && !c.w.server.troubled() {
+			op.End(model.Answer{Met: true})
+		}
+		return err
+	})
+}
+
 // giveBack releases a lock.
-func (c *client) giveBack(name, request string) {
-	c.tell("release lock "+request, func() error {
-		c.w.coordination.forget(c, request)
-		return c.w.server.loop.ReleaseLocks(context.Background(), c.id, request, []string{name})
+func (c *client) giveBack(r *request) {
+	c.tellEnd("release lock "+r.op.Call.Request, c.modelCall(model.Release, r.name, r.op.Call.Request), func() error {
+		return c.w.server.loop.ReleaseLocks(context.Background(), c.id, r.call.ID, []string{r.name})
 	})
 }
 
 // giveUp withdraws a call.
-func (c *client) giveUp(request string) {
-	c.tell("withdraw "+request, func() error {
-		o := c.w.coordination
-		o.forget(c, request)
-		delete(o.doubtful, taker(c, request))
-		for _, x := range o.items {
-			if x.taker == taker(c, request) {
-				x.taker = ""
-			}
-		}
-		return c.w.server.loop.Withdraw(context.Background(), c.id, request)
+func (r *request) giveUp() {
+	c := r.c
+	c.tellEnd("withdraw "+r.op.Call.Request, c.modelCall(model.Withdraw, r.name, r.op.Call.Request), func() error {
+		return c.w.server.loop.Withdraw(context.Background(), c.id, r.call.ID)
 	})
 }
 
-func taker(c *client, request string) string { return c.id.String() + " " + request }
-
-// forget notes that the grants of a request are given back; of all requests if it is empty.
-func (o *coordination) forget(c *client, request string) {
-	// order-free: each is examined alone.
-	for name, g := range o.held {
-		if g.client == c && (request == "" || g.request == request) {
-			delete(o.held, name)
-		}
+// change gives a variable a value, or deletes it. Each try is a call of its own.
+func (c *client) change(name string) {
+	w, o := c.w, c.w.coordination
+	place := schedapi.Place{Client: c.id}
+	if o.chance(0.2) {
+		c.tellEnd("delete variable "+name, c.modelCall(model.Delete, name, ""), func() error {
+			return w.server.loop.DeleteVariable(context.Background(), place, name)
+		})
+		return
 	}
-}
-
-// check checks an answer that leaves the scheduler.
-func (o *coordination) check(c *client, call coord.Call, name string, answer coord.Answer) {
-	w := o.w
-	switch what := call.Ask.(type) {
-	case coord.Acquire:
-		if !answer.Met {
-			return
-		}
-		h, is := o.held[name]
-		switch again := is && h.client == c && h.request == call.ID; {
-		case again && h.fence != answer.Fence:
-			w.fail(nil, "client %s is told twice that it has lock %s, with the numbers %d and %d", c.id, name, h.fence, answer.Fence)
-		case again:
-			return
-		case is && w.now.Sub(h.client.seen) < clientTTL:
-			w.fail(nil, "client %s gets lock %s, which client %s has by %s", c.id, name, h.client.id, h.request)
-		case answer.Fence <= o.fences[name]:
-			w.fail(nil, "client %s gets lock %s with the number %d after %d", c.id, name, answer.Fence, o.fences[name])
-		}
-		o.held[name], o.fences[name] = grant{c, call.ID, answer.Fence}, answer.Fence
-	case coord.PutInQueue:
-		if answer.Met {
-			o.items[number(what.Value)].acknowledged = true
-		}
-	case coord.TakeFromQueue:
-		o.take(taker(c, call.ID), name, answer)
-	case coord.ReadVariable:
-		// A call that is repeated may have been answered before, with the value of that time.
-		v, since := o.variables[name], o.reads[call.ID]
+	o.values++
+	value := numbered(o.values)
+	c.tell("set variable "+name, func() error {
+		troubled := w.server.troubled()
+		call := c.modelCall(model.Set, name, "")
+		call.Value = valueText(value)
+		op := o.history.Begin(call)
+		err := w.server.loop.SetVariable(context.Background(), place, name, value)
 		switch {
-		case !answer.Met && since == 0:
-		case answer.Met && (v.tried[number(answer.Values[0])] || slices.Contains(v.values[max(since-1, 0):], number(answer.Values[0]))):
-		default:
-			w.fail(nil, "client %s read %v of variable %s, which has had the values %d, and %d of them before", c.id, answer.Values, name, v.values, since)
+		case err == nil:
+			op.End(model.Answer{Met: true})
+		case troubled || !unwritten(err):
+			op.Drop()
 		}
+		return err
+	})
+}
+
+// inspect reads the state of a lock and of a queue.
+func (c *client) inspect(name string) {
+	w, o := c.w, c.w.coordination
+	place := schedapi.Place{Client: c.id}
+	c.tell("inspect "+name, func() error {
+		held := o.history.Begin(c.modelCall(model.Holders, name, ""))
+		lock, err := w.server.loop.Semaphore(context.Background(), place, name)
+		if err == nil && !w.server.troubled() {
+			held.End(model.Answer{Size: len(lock.Holders)})
+		}
+		size := o.history.Begin(c.modelCall(model.Size, name, ""))
+		queue, failed := w.server.loop.Queue(context.Background(), place, name)
+		if failed == nil && !w.server.troubled() {
+			size.End(model.Answer{Size: queue.Size})
+		}
+		return errors.Join(err, failed)
+	})
+}
+
+// leaseMayEnd notes that a lease may end from now on. Answers that its client did not get are
+// undone then.
+func (o *coordination) leaseMayEnd(c *client) {
+	o.history.Begin(c.modelCall(model.LeaseEnds, "", ""))
+	for _, r := range c.taking {
+		o.history.Begin(c.modelCall(model.Withdraw, r.name, r.op.Call.Request))
 	}
 }
 
-// take notes that a request took values from a queue.
-func (o *coordination) take(taker, name string, answer coord.Answer) {
-	delete(o.doubtful, taker)
-	for _, v := range answer.Values {
-		n := number(v)
-		if n >= uint64(len(o.items)) || o.items[n].queue != name {
-			o.w.fail(nil, "%s took %d from queue %s, which nobody put there", taker, n, name)
-		}
-		if x := o.items[n]; x.taker != "" && x.taker != taker {
-			o.w.fail(nil, "%s took %d from queue %s, which %s took before", taker, n, name, x.taker)
-		}
-		o.items[n].taker = taker
-	}
-}
-
-// checkQueues takes all that is left in the queues. Then each acknowledged value must have been
-// taken. It returns false if it needs more time.
+// checkQueues takes all that is left in the queues. It returns false if it needs more time.
 func (o *coordination) checkQueues() (empty bool) {
 	empty = true
-	for _, name := range []string{"shared/0", "shared/1", "own/0", "own/1"} {
+	for _, name := range o.names("shared", "own") {
 		namespace, _, _ := strings.Cut(name, "/")
 		place := schedapi.Place{Namespace: namespace}
 		info, err := o.w.server.loop.Queue(context.Background(), place, name)
 		o.w.server.must(err)
+		o.history.Note(model.Call{Kind: model.Size, Client: "the end", Name: name}, model.Answer{Size: info.Size})
 		if info.Size > 0 {
+			op := o.history.Begin(model.Call{Kind: model.Take, Client: "the end", Name: name, Most: 10})
 			o.ask(place, coord.Call{Ask: coord.TakeFromQueue{Name: name, Most: 10}}, func(answer coord.Answer, err error) {
 				o.w.server.must(err)
-				o.take("the end of the run", name, answer)
+				a := model.Answer{Met: answer.Met}
+				for _, v := range answer.Values {
+					a.Values = append(a.Values, valueText(v))
+				}
+				op.End(a)
 			})
 			empty = false
-			continue
-		}
-		missing, doubtful := 0, 0
-		// order-free: a sum.
-		for _, d := range o.doubtful {
-			if d.queue == name {
-				doubtful += d.most
-			}
-		}
-		for _, x := range o.items {
-			if x.queue == name && x.acknowledged && x.taker == "" {
-				missing++
-			}
-		}
-		if missing > doubtful {
-			o.w.fail(nil, "%d values of queue %s are lost, at most %d by clients that have gone", missing, name, doubtful)
 		}
 	}
 	return empty
 }
 
+// names are those of the locks, queues and variables of namespaces.
+func (o *coordination) names(namespaces ...string) (names []string) {
+	for _, n := range namespaces {
+		names = append(names, n+"/0", n+"/1")
+	}
+	return names
+}
+
+// checkLocks notes who holds locks after all clients have gone.
+func (o *coordination) checkLocks() {
+	for _, name := range o.names("shared", "own") {
+		namespace, _, _ := strings.Cut(name, "/")
+		info, err := o.w.server.loop.Semaphore(context.Background(), schedapi.Place{Namespace: namespace}, name)
+		o.w.server.must(err)
+		if len(info.Holders) > 0 {
+			o.w.fail(nil, "after all clients have gone, %v hold lock %s", info.Holders, name)
+		}
+	}
+}
+
 func numbered(n uint64) coord.Value {
 	return coord.Value{Data: binary.LittleEndian.AppendUint64(nil, n)}
 }
-func number(v coord.Value) uint64 { return binary.LittleEndian.Uint64(v.Data) }

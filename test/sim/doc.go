@@ -14,8 +14,10 @@
 // Executors die, functions fail, clients disappear. Objects that clients write are hidden until the
 // scheduler has accepted them, and some are refused.
 //
-// Clients share locks, queues and variables. Nobody gets a lock that another client has, and no
-// value of a queue is lost or given to two, whatever happens to messages and to the scheduler.
+// Clients share locks, queues and variables. At the end, package model checks the history of what
+// they were told: nobody gets a lock that another client has, no value of a queue is lost or given
+// to two, and no variable goes back, whatever happens to messages and to the scheduler.
+// TestSharedState has runs with nothing else, which take some hundredths of a second.
 //
 // A run is in a bubble of package synctest. An agenda has all that is going to happen, in order. A
 // worker's goroutines take turns by the agenda, so that only one goroutine runs at a time; see

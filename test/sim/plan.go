@@ -35,6 +35,8 @@ type plan struct {
 	// actions is the number of actions of each client in that time. tasks bounds the size of one
 	// graph.
 	actions, tasks int
+	// coordinations is the number of things that each client does with locks, queues and variables.
+	coordinations int
 
 	// drop and duplicate are probabilities for each message; slow is the probability of a long
 	// delay.
@@ -114,6 +116,7 @@ func newPlan(r *rand.Rand) plan {
 	if p.tight {
 		p.slabBytes = 5 << 19
 	}
+	p.coordinations = p.actions
 	p.breakLoans = some(0.8, 0.1, 0.9)
 	p.large = some(0.8, 0.2, 0.9)
 	p.workers = 50
@@ -122,6 +125,25 @@ func newPlan(r *rand.Rand) plan {
 		p.workers = 10 + r.IntN(10)
 		p.diskBytes, p.slabBytes = 64<<20, uint64(700+r.IntN(600))<<10
 		p.spillFails = some(0.3, 0.001, 0.02)
+	}
+	return p
+}
+
+// newSharedPlan is a plan without workers and tasks, of clients that share locks, queues and
+// variables, and of a scheduler that is killed often.
+func newSharedPlan(r *rand.Rand) plan {
+	between := func(low, high float64) time.Duration {
+		return time.Duration((low + r.Float64()*(high-low)) * float64(time.Second))
+	}
+	p := plan{
+		chaos: between(2, 6), coordinations: 4 + r.IntN(25), slabBytes: 64 << 20,
+		drop: r.Float64() * 0.03, slow: r.Float64() * 0.05, restartEvery: between(0.2, 2),
+	}
+	if r.IntN(2) == 0 {
+		p.fillEvery = between(0.5, 3)
+	}
+	if r.IntN(2) == 0 {
+		p.clientCrashEvery = between(0.5, 3)
 	}
 	return p
 }

@@ -47,15 +47,16 @@ func (d *disk) change() error {
 	return nil
 }
 
-// left is the disk as the next scheduler finds it. power: it lost its power, too.
-func (d *disk) left(power bool) *disk {
+// left is the disk as the next scheduler finds it. power: it lost its power, too. torn says how
+// many of some bytes that were not synced are there all the same.
+func (d *disk) left(power bool, torn func(int) int) *disk {
 	d.dead = true
 	next := &disk{files: map[string]*content{}, full: d.full}
-	// order-free: each file is copied alone.
-	for name, f := range d.files {
+	for _, name := range slices.Sorted(maps.Keys(d.files)) {
+		f := d.files[name]
 		end := len(f.data)
 		if power {
-			end = f.synced
+			end = f.synced + torn(end-f.synced)
 		}
 		next.files[name] = &content{bytes.Clone(f.data[:end]), end}
 	}
@@ -216,7 +217,12 @@ func (s *server) kill() {
 	w.counts.restarts++
 	s.remember()
 	s.up, s.alarm, s.draining, s.moving = false, time.Time{}, nil, false
-	s.disk = s.disk.left(power)
+	s.disk = s.disk.left(power, func(bytes int) int {
+		if w.coordination.chance(0.5) {
+			return 0
+		}
+		return w.coordination.rng.IntN(bytes + 1)
+	})
 	w.coordination.hangUp()
 	_ = s.loop.CloseJournal() // It was killed: nothing is written any more.
 	for _, x := range s.streams {

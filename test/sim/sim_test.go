@@ -23,6 +23,7 @@ var (
 	restartsFlag = flag.Bool("sim.restarts", true, "whether the scheduler may be killed, and goes on from its journal")
 	traceFlag    = flag.String("sim.trace", "", "a file that gets the whole trace of TestSeed")
 	hashesFlag   = flag.String("sim.hashes", "", "a file that gets the hash of each trace of TestSeeds; equal files mean equal behaviour")
+	sharedFlag   = flag.Int("sim.shared", 1000, "how many seeds TestSharedState runs")
 	minutesFlag  = flag.Float64("sim.minutes", 0, "how long TestSoak runs")
 )
 
@@ -60,6 +61,40 @@ func TestSeeds(t *testing.T) {
 		n = min(n, 5)
 	}
 	runSeeds(t, func(i uint64) bool { return i < uint64(n) })
+}
+
+// TestSharedState runs many seeds of clients that share locks, queues and variables, and compares
+// their histories with the model.
+func TestSharedState(t *testing.T) {
+	n := *sharedFlag
+	if testing.Short() {
+		n = min(n, 100)
+	}
+	var next, calls, undecided atomic.Uint64
+	var all sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		all.Go(func() {
+			for !t.Failed() {
+				i := next.Add(1) - 1
+				if i >= uint64(n) {
+					return
+				}
+				r, err := RunShared(t, *firstFlag+i, *checkFlag)
+				calls.Add(uint64(r.Calls))
+				if err != nil {
+					t.Error(err)
+				}
+				if r.Undecided {
+					undecided.Add(1)
+				}
+			}
+		})
+	}
+	all.Wait()
+	t.Logf("%d histories from seed %d on, %d calls, %d histories not decided", n, *firstFlag, calls.Load(), undecided.Load())
+	if undecided.Load() > uint64(n)/20 {
+		t.Error("too many histories are not decided")
+	}
 }
 
 // TestSoak runs seeds until the given time is over.

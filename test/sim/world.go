@@ -3,6 +3,7 @@ package sim
 import (
 	"container/heap"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -20,6 +21,7 @@ import (
 	"github.com/millrace/millrace/server/copies"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
+	"github.com/millrace/millrace/test/model"
 )
 
 // maxEvents bounds a run. A longer run is taken for an endless loop.
@@ -68,7 +70,7 @@ type world struct {
 // arrive in time.
 type counts struct {
 	messages, broken, duplicates, crashes, stops, leaves, executorDeaths, blocks, clientCrashes, rescued, subscriptions, notifications int
-	writes, refused, restarts                                                                                                          int
+	writes, refused, restarts, undecided                                                                                               int
 	runs, tasks, items, pipelined, notArrived, copies, drained, ended                                                                  int
 	loans, brokenLoans, inPlace, prompt, spilled, loaded                                                                               int
 }
@@ -78,6 +80,10 @@ type Result struct {
 	Hash    uint64
 	Lines   uint64
 	Summary string
+	// Calls is the number of calls that were compared with the model. Undecided means that some of
+	// them could not be.
+	Calls     int
+	Undecided bool
 }
 
 // failure is the value of a panic that ends a failed run.
@@ -89,17 +95,32 @@ type failure struct {
 // Run simulates one seed. With restarts the scheduler may be killed. checkEvery is the number of
 // steps between two checks of a machine; builds with invariants check in every step. If whole is
 // not nil, it receives the whole trace.
-func Run(t *testing.T, seed uint64, restarts bool, checkEvery int, whole io.Writer) (result Result, err error) {
+func Run(t *testing.T, seed uint64, restarts bool, checkEvery int, whole io.Writer) (Result, error) {
 	t.Helper()
-	synctest.Test(t, func(*testing.T) { result, err = run(seed, restarts, checkEvery, whole) })
+	return simulate(t, seed, restarts, false, checkEvery, whole)
+}
+
+// RunShared is Run for clients that share locks, queues and variables, without workers and tasks.
+func RunShared(t *testing.T, seed uint64, checkEvery int) (Result, error) {
+	t.Helper()
+	return simulate(t, seed, true, true, checkEvery, nil)
+}
+
+func simulate(t *testing.T, seed uint64, restarts, shared bool, checkEvery int, whole io.Writer) (result Result, err error) {
+	t.Helper()
+	synctest.Test(t, func(*testing.T) { result, err = run(seed, restarts, shared, checkEvery, whole) })
 	return result, err
 }
 
-func run(seed uint64, restarts bool, checkEvery int, whole io.Writer) (result Result, err error) {
+func run(seed uint64, restarts, shared bool, checkEvery int, whole io.Writer) (result Result, err error) {
 	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 0x6d696c6c72616365)), epoch: time.Now(), now: time.Now(), trace: newTrace(whole)}
-	w.plan = newPlan(w.rng)
+	if shared {
+		w.plan = newSharedPlan(w.rng)
+	} else {
+		w.plan = newPlan(w.rng)
+	}
 	// The draws are apart, so that runs without restarts stay as they are.
-	if own := rand.New(rand.NewPCG(seed, 0)); restarts && own.IntN(5) < 2 {
+	if own := rand.New(rand.NewPCG(seed, 0)); restarts && !shared && own.IntN(5) < 2 {
 		w.plan.restartEvery = time.Second + time.Duration(own.Float64()*float64(7*time.Second))
 		if own.IntN(2) == 0 {
 			w.plan.fillEvery = time.Second + time.Duration(own.Float64()*float64(4*time.Second))
@@ -134,7 +155,7 @@ func run(seed uint64, restarts bool, checkEvery int, whole io.Writer) (result Re
 	}
 	c := w.counts
 	return Result{
-		Hash: w.trace.hash.Sum64(), Lines: w.trace.lines,
+		Hash: w.trace.hash.Sum64(), Lines: w.trace.lines, Calls: w.coordination.history.Len(), Undecided: c.undecided > 0,
 		Summary: fmt.Sprintf("virtual %.1fs, events %d, tasks %d, runs %d, messages %d, broken streams %d, duplicates %d, crashes %d, stops %d, leaves %d, executor deaths %d, waits %d, client crashes %d, restarts %d, rescued %d, subscriptions %d, notifications %d, writes %d, refused %d, pipelined %d, not arrived %d, copies %d, drained %d, ended %d, moved %d, items %d, loans %d, broken %d, in place %d, prompt %d, spilled %d, loaded %d",
 			w.elapsed().Seconds(), w.events, c.tasks, c.runs, c.messages, c.broken, c.duplicates, c.crashes, c.stops, c.leaves, c.executorDeaths, c.blocks, c.clientCrashes, c.restarts, c.rescued, c.subscriptions, c.notifications, c.writes, c.refused, c.pipelined, c.notArrived, c.copies, c.drained, c.ended, w.server.m.Totals().Moved, c.items, c.loans, c.brokenLoans, c.inPlace, c.prompt, c.spilled, c.loaded),
 	}, nil
@@ -246,7 +267,11 @@ func (w *world) explain(r any) error {
 		fmt.Fprintf(&b, "\nabout %s:\n%s", w.suspect, w.trace.tail(0, w.suspect+" "))
 	}
 	fmt.Fprintf(&b, "\nlast of %d trace lines:\n%s", w.trace.lines, w.trace.tail(50, ""))
-	fmt.Fprintf(&b, "\nrun it again: make sim SEED=%d", w.seed)
+	if w.plan.workers == 0 {
+		fmt.Fprintf(&b, "\nrun it again: go test -tags invariants ./test/sim -run TestSharedState -sim.shared=1 -sim.first=%d", w.seed)
+	} else {
+		fmt.Fprintf(&b, "\nrun it again: make sim SEED=%d", w.seed)
+	}
 	return fmt.Errorf("%s", b.String())
 }
 
@@ -580,6 +605,12 @@ func (w *world) checkEmpty() {
 	left := w.leftovers()
 	if len(left) == 0 {
 		w.server.deepCheck()
+		w.coordination.checkLocks()
+		if err := w.coordination.history.Check(); errors.Is(err, model.ErrUndecided) {
+			w.counts.undecided++
+		} else if err != nil {
+			w.fail(nil, "the model does not explain what the clients have seen: %v", err)
+		}
 		w.log("empty")
 		w.done = true
 		return
