@@ -21,13 +21,13 @@ type restarted struct {
 	*started
 	// address is where it listens, and addresses is what workers and clients are given.
 	address, addresses, journal string
-	env                         []string
+	env, args                   []string
 }
 
-func withJournal(t *testing.T) *restarted {
+func withJournal(t *testing.T, args ...string) *restarted {
 	t.Helper()
 	address := fixedAddress(t)
-	r := &restarted{address: address, addresses: address, journal: filepath.Join(t.TempDir(), "journal"), env: []string{"MILLRACE_TOKEN=t0ken"}}
+	r := &restarted{address: address, addresses: address, journal: filepath.Join(t.TempDir(), "journal"), env: []string{"MILLRACE_TOKEN=t0ken"}, args: args}
 	r.start(t)
 	return r
 }
@@ -58,7 +58,7 @@ func fixedAddress(t *testing.T) string {
 
 func (r *restarted) start(t *testing.T) {
 	t.Helper()
-	r.started = background(t, r.env, "scheduler", "--listen", r.address, "--http", "", "--journal", r.journal)
+	r.started = background(t, r.env, append([]string{"scheduler", "--listen", r.address, "--http", "", "--journal", r.journal}, r.args...)...)
 	within(t, "the scheduler is ready", func() bool { return strings.Contains(r.log.String(), "\nready") })
 }
 
