@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from millrace._pb.millrace.v1 import value_pb2
+from millrace._values import _arrow
 
 #: Types of data frames by the first part of their module. Subclasses pickle as they like.
 _KINDS = {"pandas": ("DataFrame", "Series"), "pyarrow": ("Table", "RecordBatch"), "polars": ("DataFrame", "Series")}
@@ -109,8 +110,6 @@ def _without_waste(table: Any) -> Any:
 def read(table: value_pb2.Table, frames: Sequence[Any]) -> Any:
     """Returns the object of a table. Its columns lie in the frames."""
     try:
-        from millrace._values import _arrow
-
         return restore(_arrow.read(table, frames), table.type_name)
     except ImportError:
         raise ImportError(f"a table came as {table.type_name or 'one of Arrow'}: install pyarrow to read it") from None
