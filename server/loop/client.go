@@ -141,13 +141,17 @@ func (l *Loop) RenewClient(ctx context.Context, id ids.ClientID) error {
 func (l *Loop) CloseClient(ctx context.Context, id ids.ClientID) error {
 	return l.call(ctx, func() {
 		l.awaitFacts() // If the client is gone, an earlier call may have ended it.
-		if l.clients.get(id) == nil {
-			return
-		}
-		l.step(sched.ClientClosed{Client: id})
-		l.forgetClient(id, false)
-		l.settleHolds()
+		l.closeClient(id)
 	})
+}
+
+func (l *Loop) closeClient(id ids.ClientID) {
+	if l.clients.get(id) == nil {
+		return
+	}
+	l.step(sched.ClientClosed{Client: id})
+	l.forgetClient(id, false)
+	l.settleHolds()
 }
 
 // forgetClient ends a client's watches and deletes its state.
@@ -234,7 +238,7 @@ func (l *Loop) Await(ctx context.Context, namespace, key string) (sched.Update, 
 		return nil
 	})
 	if c != nil {
-		defer func() { _ = l.CloseClient(context.WithoutCancel(ctx), c.id) }()
+		defer func() { l.settle(func() { l.closeClient(c.id) }) }()
 	}
 	if err != nil {
 		return sched.Update{}, err

@@ -243,7 +243,10 @@ func (l *Loop) Ask(ctx context.Context, p schedapi.Place, call coord.Call) (coor
 			// The caller is told that it has nothing. A value that was put stays, and its answer,
 			// too, so that a repeated call does not put it again.
 			if _, put := call.Ask.(coord.PutInQueue); call.ID != "" && !put {
-				_ = l.Withdraw(context.WithoutCancel(ctx), p.Client, call.ID)
+				l.settle(func() {
+					l.coordinated(l.coordination.machine.Withdraw(l.now, p.Client, call.ID, l.coordination.effects[:0]))
+					l.settleHolds()
+				})
 			}
 			return coord.Answer{}, err
 		}
@@ -251,7 +254,7 @@ func (l *Loop) Ask(ctx context.Context, p schedapi.Place, call coord.Call) (coor
 	case <-ctx.Done():
 	case <-l.draining:
 	}
-	_ = l.call(context.WithoutCancel(ctx), func() { l.hangUp(a) }) // It fails only if the loop has stopped.
+	l.settle(func() { l.hangUp(a) })
 	if err := ctx.Err(); err != nil {
 		return coord.Answer{}, err
 	}

@@ -360,3 +360,46 @@ func TestAnEndThatTheDiskRefusesIsRefusedAgain(t *testing.T) {
 		}
 	}
 }
+
+// A call whose caller is gone ends while the disk stands still. A leader that was replaced ends all
+// calls first, and its journal answers after that.
+func TestCallsWithoutACallerWaitForNoDisk(t *testing.T) {
+	d := newDirectory(t)
+	s := begin(t, d, loop.Config{})
+	c := s.open("c")
+	k := s.submit(c, "k")
+	stuck := make(chan struct{})
+	defer close(stuck)
+	d.mu.Lock()
+	d.stuck = stuck
+	d.mu.Unlock()
+	for i := range 10 {
+		for name, call := range map[string]func(ctx context.Context) error{
+			"an acquisition": func(ctx context.Context) error {
+				_, err := s.Ask(ctx, schedapi.Place{Client: c}, coord.Call{ID: fmt.Sprint(i), Ask: coord.Acquire{Names: []string{fmt.Sprint(i)}, Limit: 1, Needed: 1}})
+				return err
+			},
+			"a wait for a result": func(ctx context.Context) error {
+				_, err := s.Await(ctx, "n", "k")
+				return err
+			},
+		} {
+			before := s.Journal().Records
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- call(ctx) }()
+			for s.Journal().Records == before {
+				time.Sleep(time.Millisecond) // no event tells that the call waits
+			}
+			cancel()
+			select {
+			case err := <-ended:
+				if !errors.Is(err, context.Canceled) {
+					t.Errorf("%s ends with %v", name, err)
+				}
+			case <-time.After(time.Minute):
+				t.Fatalf("%s waits for the disk although its caller is gone; task %v", name, k)
+			}
+		}
+	}
+}

@@ -351,6 +351,17 @@ func (l *Loop) call(ctx context.Context, run func()) error {
 	return l.durable(ctx, record)
 }
 
+// settle is call for what a caller that is gone leaves behind. Nobody waits until it is durable:
+// the journal of a leader that was replaced answers when all calls have ended.
+func (l *Loop) settle(run func()) {
+	_ = l.inspect(context.Background(), func() { // It fails only if the loop has stopped.
+		run()
+		if l.dirty.any() {
+			l.acknowledge()
+		}
+	})
+}
+
 // do is call for closures that may fail.
 func (l *Loop) do(ctx context.Context, run func() error) error {
 	var refused error
