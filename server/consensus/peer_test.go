@@ -30,6 +30,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const patience = 2 * time.Minute
 
+var errCut = errors.New("the network is cut")
+
 // cluster is three peers in this process, and places for more. Their addresses are names: dial
 // knows where they are.
 type cluster struct {
@@ -128,15 +130,20 @@ func (c *cluster) dial(ctx context.Context, from int, address string) (net.Conn,
 	port, apart := c.ports[to], c.apart[from] || c.apart[to]
 	c.mu.Unlock()
 	if apart {
-		return nil, errors.New("the network is cut")
+		return nil, errCut
 	}
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", port)
-	if err == nil {
-		c.mu.Lock()
-		c.conns[conn] = [2]int{from, to}
-		c.mu.Unlock()
+	if err != nil {
+		return nil, err
 	}
-	return conn, err
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.apart[from] || c.apart[to] { // The cut came meanwhile.
+		_ = conn.Close()
+		return nil, errCut
+	}
+	c.conns[conn] = [2]int{from, to}
+	return conn, nil
 }
 
 // cut cuts one peer off from the others, or ends that.
