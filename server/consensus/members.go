@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -172,12 +173,46 @@ func (r *Peer) isVacant(address string) bool {
 
 // inquire asks all other peers. It returns the answers by address, and the errors.
 func (r *Peer) inquire(ctx context.Context, q question) (map[string]answer, map[string]error) {
+	return r.inquireAt(ctx, r.addresses(), q)
+}
+
+// seek is inquire, and goes on until a leader has answered: it also asks the peers that this one
+// does not know, and an answer names. A list of the start may have no more than a follower of now.
+func (r *Peer) seek(ctx context.Context, q question) (map[string]answer, map[string]error) {
+	answers, errs := r.inquire(ctx, q)
+	for {
+		named := map[string]bool{}
+		for _, a := range answers { // order-free: a set
+			if a.Leads {
+				return answers, errs
+			}
+			if a.Cluster != r.identity.Cluster {
+				continue
+			}
+			for _, id := range a.Members {
+				address, _, _ := strings.Cut(id, idMark)
+				if _, answered := answers[address]; !answered && errs[address] == nil && address != r.config.Own {
+					named[address] = true
+				}
+			}
+		}
+		if len(named) == 0 {
+			return answers, errs
+		}
+		more, failed := r.inquireAt(ctx, named, q)
+		maps.Copy(answers, more)
+		maps.Copy(errs, failed)
+	}
+}
+
+// inquireAt asks the peers at some addresses.
+func (r *Peer) inquireAt(ctx context.Context, addresses map[string]bool, q question) (map[string]answer, map[string]error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*joinTime)
 	defer cancel()
 	answers, errs := map[string]answer{}, map[string]error{}
 	var mu sync.Mutex
 	var asking sync.WaitGroup
-	for address := range r.addresses() { // order-free: all are asked at once
+	for address := range addresses { // order-free: all are asked at once
 		if address == r.config.Own {
 			continue
 		}
@@ -293,7 +328,7 @@ func foundersOf(list string) string {
 func (r *Peer) join(ctx context.Context) error {
 	logged := time.Now()
 	for !r.votes() {
-		answers, errs := r.inquire(ctx, question{Join: r.identity.ID, Address: r.config.Own, Applied: r.started().AppliedIndex()})
+		answers, errs := r.seek(ctx, question{Join: r.identity.ID, Address: r.config.Own, Applied: r.started().AppliedIndex()})
 		if time.Since(logged) > waitLog {
 			logged = time.Now()
 			r.log.Warn("this peer waits until the leader takes it", "answers", answers, "errors", errs)

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"github.com/millrace/millrace/internal/leader"
 	"github.com/millrace/millrace/server/journal"
 	"github.com/millrace/millrace/server/schedapi"
@@ -91,6 +93,58 @@ func TestPeersAreAddedAndRemoved(t *testing.T) {
 	c.stop(4)
 	c.start(4)
 	c.have(map[string]string{"file": "first second"})
+}
+
+// TestAFollowerIsEnoughToJoin: the list of a new peer may lack the leader.
+func TestAFollowerIsEnoughToJoin(t *testing.T) {
+	c := newCluster(t, Config{})
+	i, term := c.lead()
+	term.Release()
+	if err := c.change(func(r *Peer) error { return r.AddPeer(t.Context(), "d:1") }); err != nil {
+		t.Fatal(err)
+	}
+	c.config.Addresses = []string{names[(i+1)%3], "d:1"}
+	c.start(3)
+	until(t, "the new peer votes", c.peers[3].votes)
+}
+
+// TestARemovedPeerHearsOfALaterLeader: a peer was away when it was removed, and ends although it
+// has never heard of the one that leads now.
+func TestARemovedPeerHearsOfALaterLeader(t *testing.T) {
+	c := newCluster(t, Config{})
+	i, term := c.lead()
+	term.Release()
+	away := (i + 1) % 3
+	c.stop(away)
+	if err := c.change(func(r *Peer) error { return r.AddPeer(t.Context(), "d:1") }); err != nil {
+		t.Fatal(err)
+	}
+	c.start(3)
+	until(t, "the new peer votes", c.peers[3].votes)
+	if err := c.change(func(r *Peer) error { return r.RemovePeer(t.Context(), names[away]) }); err != nil {
+		t.Fatal(err)
+	}
+	// The one that led would still send to the removed one, once.
+	c.stop(i)
+	c.start(i)
+	added := c.peers[3]
+	until(t, "the new peer leads", func() bool {
+		for _, r := range c.peers {
+			if r == nil || r == added {
+				continue
+			}
+			if started := r.started(); started != nil && started.State() == raft.Leader {
+				_ = started.LeadershipTransferToServer(raft.ServerID(added.self().ID), "d:1").Error() // It is repeated.
+			}
+		}
+		return added.started().State() == raft.Leader
+	})
+	c.start(away)
+	removed := c.peers[away]
+	until(t, "the removed peer ends", func() bool { return isClosed(removed.Failed()) })
+	if text := removed.Cause().Error(); !strings.Contains(text, "was removed") {
+		t.Error(text)
+	}
 }
 
 // TestTheLastMajorityStays: a peer is not removed if too few of the others answer.

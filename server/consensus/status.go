@@ -193,8 +193,8 @@ func (r *Peer) attend(ctx context.Context) error {
 
 // isRemoved reports whether a leader says that this peer is none of the peers.
 func (r *Peer) isRemoved(ctx context.Context) bool {
-	answers, _ := r.inquire(ctx, question{}) // Silence says nothing.
-	for _, a := range answers {              // order-free: any leader
+	answers, _ := r.seek(ctx, question{}) // Silence says nothing.
+	for _, a := range answers {           // order-free: any leader
 		if a.Leads && len(a.Members) > 0 && !slices.Contains(a.Members, r.identity.ID) {
 			return true
 		}
