@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -104,6 +105,19 @@ def test_output_before_the_answer_is_shown_by_whichever_thread_reads_the_answer(
     output.submitted([7])
     output.put(follower, data_service_pb2.FollowLogsResponse())
     assert [line.text for line in lines] == ["early"]
+
+
+def test_the_thread_that_follows_workers_ends_before_the_connection(lines: list[TaskLine]) -> None:
+    # A session ends its output first, and its connection later.
+    connection: Any = SimpleNamespace(closed=False, ended=threading.Event())
+    locator: Any = SimpleNamespace(workers=lambda **_: [])
+    output = TaskOutput(connection, locator, "", lambda: False, Order(), lines.append)
+    output.submitted([7])
+    thread = output._thread
+    assert thread is not None
+    output.end()
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
 
 
 SCRIPT = """

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from typing import Any
+
 import grpc
 
 # Messages have at most 64 MiB. If a call is open and nothing arrives for 20 s, the client sends a
@@ -24,8 +28,70 @@ _OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 10_000),
 )
 
+# Seconds that a closed channel waits for the ends of its streams. They take microseconds, and
+# longer only on a machine that is too busy to run gRPC's thread.
+_LONGEST_END = 30.0
+
+
+class _Channel(grpc.Channel):
+    """A channel whose `close` waits until gRPC's thread has done with all streams.
+
+    gRPC's thread takes a lock of a stream while it handles the stream's end, and the destructor of
+    the stream takes it too. `close` of grpcio does not wait for that thread. If the interpreter
+    ends just then, the thread never runs again, and the destructor waits for its lock for ever.
+    """
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self._channel = channel
+        self._changed = threading.Condition()
+        self._open = 0  # streams whose end was not handled; guarded by _changed
+
+    def _begun(self, stream: Any) -> Any:
+        with self._changed:
+            self._open += 1
+        if not stream.add_callback(self._ended):
+            self._ended()
+        return stream
+
+    def _ended(self) -> None:
+        with self._changed:
+            self._open -= 1
+            self._changed.notify_all()
+
+    def _streams(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args, **options: self._begun(method(*args, **options))
+
+    def unary_unary(self, *args: Any, **options: Any) -> Any:
+        return self._channel.unary_unary(*args, **options)
+
+    def stream_unary(self, *args: Any, **options: Any) -> Any:
+        return self._channel.stream_unary(*args, **options)
+
+    def unary_stream(self, *args: Any, **options: Any) -> Any:
+        return self._streams(self._channel.unary_stream(*args, **options))
+
+    def stream_stream(self, *args: Any, **options: Any) -> Any:
+        return self._streams(self._channel.stream_stream(*args, **options))
+
+    def subscribe(self, callback: Any, try_to_connect: bool = False) -> None:
+        self._channel.subscribe(callback, try_to_connect)
+
+    def unsubscribe(self, callback: Any) -> None:
+        self._channel.unsubscribe(callback)
+
+    def close(self) -> None:
+        self._channel.close()
+        with self._changed:
+            self._changed.wait_for(lambda: self._open == 0, _LONGEST_END)
+
+    def __enter__(self) -> _Channel:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
 
 def open_channel(address: str, *options: tuple[str, int]) -> grpc.Channel:
     """Returns a channel to a scheduler or a worker, which connects at its first call. `options` are
     added to those that all channels have, and win over them."""
-    return grpc.insecure_channel(address, options=list({**dict(_OPTIONS), **dict(options)}.items()))
+    return _Channel(grpc.insecure_channel(address, options=list({**dict(_OPTIONS), **dict(options)}.items())))

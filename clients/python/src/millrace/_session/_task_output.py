@@ -126,8 +126,10 @@ class TaskOutput:
 
     def _run(self) -> None:
         listed = 0.0
-        while not self._connection.closed:
+        while True:
             self._wake.clear()
+            if self._ended or self._connection.closed:
+                return
             self._settle()
             waiting = self._display.sweep()
             now = time.monotonic()
