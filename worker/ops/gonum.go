@@ -60,13 +60,33 @@ func reflectors(ctx context.Context, m, n int, a, tau []float64) error {
 			}
 		}
 		if i+width < n {
-			lapackInGo.Dlarft(lapack.Forward, lapack.ColumnWise, m-i, width, a[i*n+i:], n, tau[i:], triangle[:], panelColumns)
+			blockOf(m-i, width, a[i*n+i:], n, tau[i:], triangle[:])
 			if err := applyBlock(ctx, blas.Trans, m-i, n-i-width, width, a[i*n+i:], n, triangle[:], a[i*n+i+width:], n, work); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// blockOf computes the triangle t by which k reflectors are applied together: their product is
+// I - v t vT, where v has the reflectors in its columns, with ones on its diagonal and zeros above.
+//
+// NB: LAPACK's dlarft skips zeros at the ends of reflectors. That of gonum 0.17 then leaves out
+// products that are not zero if the second reflector is shorter than the first one.
+func blockOf(m, k int, v []float64, ldv int, tau, t []float64) {
+	for i := range k {
+		for j := range i {
+			t[j*panelColumns+i] = -tau[i] * v[i*ldv+j]
+		}
+		if i > 0 && i+1 < m {
+			blasInGo.Dgemv(blas.Trans, m-i-1, i, -tau[i], v[(i+1)*ldv:], ldv, v[(i+1)*ldv+i:], ldv, 1, t[i:], panelColumns)
+		}
+		if i > 0 {
+			blasInGo.Dtrmv(blas.Upper, blas.NoTrans, blas.NonUnit, i, t, panelColumns, t[i:], panelColumns)
+		}
+		t[i*panelColumns+i] = tau[i]
+	}
 }
 
 // applyBlock multiplies the m by n matrix c from the left by a block of reflectors, some columns at
@@ -94,7 +114,7 @@ func orthogonal(ctx context.Context, m, k int, q []float64, ldq int, tau []float
 	for i := (k - 1) / panelColumns * panelColumns; i >= 0; i -= panelColumns {
 		width := min(panelColumns, k-i)
 		if i+width < k {
-			lapackInGo.Dlarft(lapack.Forward, lapack.ColumnWise, m-i, width, q[i*ldq+i:], ldq, tau[i:], triangle[:], panelColumns)
+			blockOf(m-i, width, q[i*ldq+i:], ldq, tau[i:], triangle[:])
 			if err := applyBlock(ctx, blas.NoTrans, m-i, k-i-width, width, q[i*ldq+i:], ldq, triangle[:], q[i*ldq+i+width:], ldq, work); err != nil {
 				return err
 			}

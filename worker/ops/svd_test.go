@@ -87,6 +87,28 @@ func TestSingularValuesAndVectorsOfManyMatrices(t *testing.T) {
 	})
 }
 
+// TestFactorsWithAShortReflector: the second reflector ends before the first one.
+func TestFactorsWithAShortReflector(t *testing.T) {
+	const rows, columns = 50, 40
+	eachLinalg(t, func(t *testing.T, env Env) {
+		t.Helper()
+		x := mustRun(t, "array.random", nil, list(rows, columns), int64(1), "normal").(*Tensor)
+		elements := elements[float64](x)
+		for row := range rows { // the first column has only its ends, and the second one rows 1 and 2
+			if row != 0 && row != rows-1 {
+				elements[row*columns] = 0
+			}
+			if row != 1 && row != 2 {
+				elements[row*columns+1] = 0
+			}
+		}
+		parts := mustRunWith(t, env, "array.qr", nil, x).([]any)
+		near(t, identity(t, columns), productWith(t, env, transposedOf(t, parts[0]), parts[0]), 1e-12)
+		near(t, x, productWith(t, env, parts[0], parts[1]), 1e-12)
+		checkSVD(t, env, x, 1e-12)
+	})
+}
+
 func TestSVDOfLargeMatrices(t *testing.T) {
 	eachLinalg(t, func(t *testing.T, env Env) {
 		t.Helper()
