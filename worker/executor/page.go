@@ -9,7 +9,7 @@ func (p *process) called(q *queued) bool {
 }
 
 // killedFromOutside reports whether SIGKILL ended the process, as far as is known neither sent by
-// this worker nor for lack of memory. REQUIRES: the process has ended.
+// this worker nor for lack of memory. REQUIRES: close has returned.
 func (p *process) killedFromOutside() bool {
 	return p.cause.Signal == "SIGKILL" && !p.cause.OutOfMemory && p.fault == nil
 }

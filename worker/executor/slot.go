@@ -378,16 +378,17 @@ func (s *slot) runProcess() (ready, killed bool, cause string) {
 
 // end ends a process that has had no run. killed: SIGKILL from outside has ended it before.
 func (p *process) end() (killed bool) {
+	before := false
 	select {
 	case <-p.exited:
-		killed = p.killedFromOutside()
+		before = true
 	default:
 		p.kill()
 		<-p.exited
 	}
 	p.close()
 	p.page.Close()
-	return killed
+	return before && p.killedFromOutside()
 }
 
 // settle settles the runs of a dead process: it decides which run is blamed for the death, and
