@@ -192,10 +192,8 @@ func (l *Loop) dropValues(values ...coord.Value) {
 type demand uint8
 
 const (
-	// nothing: the call changes nothing.
-	nothing demand = iota
 	// puts: the call is refused if its changes cannot be durable.
-	puts
+	puts demand = iota
 	// ends: the call ends something, or reads what may not be durable. It waits for the disk, but
 	// goes on without it.
 	ends
@@ -218,7 +216,6 @@ func (l *Loop) coordinate(ctx context.Context, p schedapi.Place, demand demand, 
 		err = run(l.coordination.machine, namespace)
 		l.settleHolds()
 		switch demand {
-		case nothing:
 		case puts:
 			l.restarting.awaited = l.coordination.recorded
 		case ends:
@@ -371,7 +368,7 @@ func (l *Loop) changed(effects []coord.Effect, refused *coord.Error) error {
 
 // Semaphore describes a semaphore.
 func (l *Loop) Semaphore(ctx context.Context, p schedapi.Place, name string) (info coord.SemaphoreInfo, err error) {
-	err = l.coordinate(ctx, p, nothing, func(m *coord.Machine, namespace string) error {
+	err = l.coordinate(ctx, p, ends, func(m *coord.Machine, namespace string) error {
 		info = m.Semaphore(namespace, name)
 		return nil
 	})
@@ -430,7 +427,7 @@ func (l *Loop) OpenQueue(ctx context.Context, p schedapi.Place, name string, max
 
 // Queue describes a queue.
 func (l *Loop) Queue(ctx context.Context, p schedapi.Place, name string) (info coord.QueueInfo, err error) {
-	err = l.coordinate(ctx, p, nothing, func(m *coord.Machine, namespace string) error {
+	err = l.coordinate(ctx, p, ends, func(m *coord.Machine, namespace string) error {
 		info = m.Queue(namespace, name)
 		return nil
 	})
@@ -474,7 +471,7 @@ func (l *Loop) PublishToTopic(ctx context.Context, p schedapi.Place, name string
 
 // Topics describes the topics of a namespace.
 func (l *Loop) Topics(ctx context.Context, p schedapi.Place) (infos []coord.TopicInfo, err error) {
-	err = l.coordinate(ctx, p, nothing, func(m *coord.Machine, namespace string) error {
+	err = l.coordinate(ctx, p, ends, func(m *coord.Machine, namespace string) error {
 		infos = m.Topics(namespace)
 		return nil
 	})

@@ -1,12 +1,15 @@
 package loop_test
 
 import (
+	"context"
 	"errors"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/millrace/millrace/server/coord"
+	"github.com/millrace/millrace/server/loop"
 	"github.com/millrace/millrace/server/schedapi"
 )
 
@@ -164,5 +167,61 @@ func TestAPutThatTheDiskRefusesIsRepeatedOnce(t *testing.T) {
 	s.must(err)
 	if info, err := s.Queue(t.Context(), at, "q"); err != nil || info.Size != 1 {
 		t.Errorf("the queue is %+v, %v", info, err)
+	}
+}
+
+// Nobody is told of a value in a queue, of a holder of a lock or of a topic before that is durable:
+// a scheduler that was killed would not know of them.
+func TestReadsOfSharedStateWaitForTheDisk(t *testing.T) {
+	d := newDirectory(t)
+	s := begin(t, d, loop.Config{})
+	at := schedapi.Place{Client: s.open("a")}
+	stuck := make(chan struct{})
+	goOn := sync.OnceFunc(func() { close(stuck) })
+	defer goOn()
+	d.mu.Lock()
+	d.stuck = stuck
+	d.mu.Unlock()
+	var group sync.WaitGroup
+	for _, change := range []func() error{
+		func() error {
+			_, err := s.Ask(t.Context(), at, coord.Call{ID: "p", Ask: coord.PutInQueue{Name: "q", Value: coord.Value{Data: []byte("1")}}})
+			return err
+		},
+		func() error { _, err := s.Ask(t.Context(), at, acquire("l", "l")); return err },
+		func() error {
+			_, err := s.PublishToTopic(t.Context(), at, "t", []coord.Value{{Data: []byte("1")}})
+			return err
+		},
+	} {
+		before := s.Journal().Waiting
+		group.Go(func() {
+			if err := change(); err != nil {
+				t.Error(err)
+			}
+		})
+		s.until("the change waits for the disk", func(schedapi.Reader) bool { return s.Journal().Waiting > before })
+	}
+	reads := func(ctx func() context.Context) (seen []int, errs []error) {
+		queue, err := s.Queue(ctx(), at, "q")
+		lock, failed := s.Semaphore(ctx(), at, "l")
+		topics, refused := s.Topics(ctx(), at)
+		return []int{queue.Size, len(lock.Holders), len(topics)}, []error{err, failed, refused}
+	}
+	// A read waits for as long as the disk does, and this is no time for which it must last.
+	seen, errs := reads(func() context.Context {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		t.Cleanup(cancel)
+		return ctx
+	})
+	for i, err := range errs {
+		if err == nil {
+			t.Errorf("read %d sees %d before that is durable", i, seen[i])
+		}
+	}
+	goOn()
+	group.Wait()
+	if seen, errs := reads(t.Context); errors.Join(errs...) != nil || !slices.Equal(seen, []int{1, 1, 1}) {
+		t.Errorf("behind the disk the reads see %v, %v", seen, errs)
 	}
 }
