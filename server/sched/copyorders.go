@@ -73,7 +73,10 @@ const copyOp = "core.replicate"
 // copyKey begins the keys of tasks that the machine makes for copies.
 const copyKey = "millrace.copy/"
 
-func isCopyKey(key []byte) bool { return bytes.HasPrefix(key, []byte(copyKey)) }
+// isCopy reports whether the machine has made a task to copy an object.
+func (m *Machine) isCopy(b *block, t *task) bool {
+	return m.ops[t.op].spec.Name == copyOp && bytes.HasPrefix(b.keyOf(t), []byte(copyKey))
+}
 
 // copyTo makes a worker fetch an object by a new task. The task is assigned at once even if the
 // worker is busy: only the fetch matters, and inputs are fetched while other tasks run.

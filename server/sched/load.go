@@ -708,7 +708,7 @@ func (x *deriver) link(id ids.TaskID, b *block, t *task) {
 		}
 		x.open[t.graph] = true
 	}
-	if g.client == 0 && !g.dropped && m.ops[t.op].spec.Name == copyOp && isCopyKey(b.keyOf(t)) {
+	if g.client == 0 && !g.dropped && m.isCopy(b, t) {
 		// The order for which it was made is forgotten.
 		m.copied = append(m.copied, g.id)
 	}

@@ -67,6 +67,11 @@ func (m *Machine) runAgain(r rerun) {
 		m.end(r.task, b, t, TaskFailed, m.objectLost(r.task, b, t))
 		return
 	}
+	if t.state == TaskReleased && m.isCopy(b, t) {
+		x := unwantedCopy(r.task) // the order for which it was made is done
+		m.end(r.task, b, t, x.state, x.err)
+		return
+	}
 	m.setState(r.task, t, TaskWaiting)
 	m.putAgain(r.task, t)
 	m.notify(r.task, b, t)

@@ -161,7 +161,7 @@ func (m *Machine) startLeft(id ids.TaskID, b *block, t *task) {
 	}
 	switch spec := &m.ops[t.op].spec; {
 	case t.state != TaskWaiting || spec.Kind == OpData:
-	case spec.Name == copyOp && isCopyKey(b.keyOf(t)):
+	case m.isCopy(b, t):
 		m.endings = append(m.endings, unwantedCopy(id)) // The order for which it was made is forgotten.
 	default:
 		m.start(id, b, t, retryNone, 0)
