@@ -5,12 +5,15 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	millrace "github.com/millrace/millrace/clients/go"
 )
+
+const schedulerUnit = "millrace-scheduler@.service"
 
 // units is deploy/systemd, at other addresses.
 type units struct {
@@ -51,11 +54,24 @@ func (u *units) start(t *testing.T, file, instance string, args ...string) *star
 	return background(t, u.env, append(line[1:], args...)...)
 }
 
+// Each scheduler has a directory of its own: its unit has a user of its own, and systemd makes that
+// user the owner of all that is in the state directory.
+func TestUnitsShareNoDirectory(t *testing.T) {
+	t.Parallel()
+	u := &units{state: "/state", written: map[string]string{}}
+	for _, instance := range []string{"1", "2", "3"} {
+		own := filepath.Join(u.state, u.value(t, schedulerUnit, "StateDirectory", instance))
+		line := strings.Fields(u.value(t, schedulerUnit, "ExecStart", instance))
+		if i := slices.Index(line, "--journal"); i < 0 || line[i+1] != own || !strings.Contains(own, instance) {
+			t.Errorf("scheduler %s has the state directory %s, and runs %q", instance, own, line)
+		}
+	}
+}
+
 // The units of deploy/systemd make a cluster of three schedulers, whose addresses fit together. It
 // goes on without the one that leads, and the unit brings that back.
 func TestUnitsOfThreeSchedulers(t *testing.T) {
 	t.Parallel()
-	const scheduler = "millrace-scheduler@.service"
 	u := &units{restarted: &restarted{}, state: t.TempDir(), written: map[string]string{}}
 	u.env = append(u.env, patience...)
 	for _, name := range []string{"MILLRACE_TOKEN", "MILLRACE_PEERS", "MILLRACE_ADDRESS"} {
@@ -64,7 +80,7 @@ func TestUnitsOfThreeSchedulers(t *testing.T) {
 	schedulers := map[string]*started{}
 	for i := range 3 {
 		instance := fmt.Sprint(i + 1)
-		schedulers[instance] = u.start(t, scheduler, instance)
+		schedulers[instance] = u.start(t, schedulerUnit, instance)
 	}
 	u.start(t, "millrace-worker.service", "", "--workers", "1", "--memory-limit", "64MiB", "--python", python())
 	c, err := millrace.Dial(soon(t), millrace.WithAddress(u.value(t, "cluster.env", "MILLRACE_ADDRESS", "")), millrace.WithToken(u.value(t, "cluster.env", "MILLRACE_TOKEN", "")))
@@ -83,7 +99,7 @@ func TestUnitsOfThreeSchedulers(t *testing.T) {
 		led := ""
 		within(t, "a scheduler leads", func() bool {
 			for instance := range schedulers {
-				line := strings.Fields(u.value(t, scheduler, "ExecStart", instance))
+				line := strings.Fields(u.value(t, schedulerUnit, "ExecStart", instance))
 				for i, word := range line {
 					if word != "--http" {
 						continue
@@ -104,6 +120,6 @@ func TestUnitsOfThreeSchedulers(t *testing.T) {
 			t.Fatal(err)
 		}
 		<-schedulers[led].ended
-		schedulers[led] = u.start(t, scheduler, led)
+		schedulers[led] = u.start(t, schedulerUnit, led)
 	}
 }
