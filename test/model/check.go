@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -46,23 +47,13 @@ func (h *History) Check() error {
 	h.mu.Unlock()
 	things := split(ops)
 	var problems []error
-	for _, t := range slices.SortedFunc(keys(things), func(a, b thing) int {
+	for _, t := range slices.SortedFunc(maps.Keys(things), func(a, b thing) int {
 		return cmp.Or(cmp.Compare(a.sort, b.sort), cmp.Compare(a.name, b.name))
 	}) {
 		problems = append(problems, checkThing(t, things[t]))
 	}
 	problems = append(problems, checkTasks(ops))
 	return errors.Join(problems...)
-}
-
-func keys(m map[thing][]*Op) func(func(thing) bool) {
-	return func(yield func(thing) bool) {
-		for t := range m {
-			if !yield(t) {
-				return
-			}
-		}
-	}
 }
 
 // split returns the calls about each thing. The end of a lease is about each lock that the client

@@ -37,7 +37,7 @@ type Player struct {
 	calls  int
 	shared pb.CoordinationServiceClient
 	sched  pb.SchedulerServiceClient
-	// tasks are those that the player has submitted, with true for those that it holds.
+	// tasks are those that the player has submitted.
 	tasks []ownTask
 }
 
