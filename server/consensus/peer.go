@@ -115,6 +115,8 @@ type Peer struct {
 	mu    sync.Mutex // guards all below, and identity
 	raft  *raft.Raft // nil: it has not begun
 	begun time.Time  // of raft
+	// end has Raft end. It is Shutdown, of which only the first call returns a future that waits.
+	end   func() raft.Future
 	phase string
 	// term is the current one; nil: another peer leads. changed is closed when that changes.
 	term    *Term
@@ -293,7 +295,7 @@ func (r *Peer) begin(ctx context.Context) error {
 		return fmt.Errorf("peer: begin with the log in %s: %w: mend the disk, or move the directory away, and start again: the others hand over all", path, errors.Join(err, r.state.cause()))
 	}
 	r.mu.Lock()
-	r.raft, r.begun = started, time.Now()
+	r.raft, r.begun, r.end = started, time.Now(), sync.OnceValue(started.Shutdown)
 	r.mu.Unlock()
 	r.workers.Go(r.watch)
 	r.workers.Go(r.snapshots)
@@ -316,8 +318,8 @@ func (r *Peer) watch() {
 			r.mu.Lock()
 			r.turn(false)
 			r.mu.Unlock()
-			r.commits.Wait()      // As in Close.
-			_ = r.raft.Shutdown() // Close waits for it.
+			r.commits.Wait() // As in Close.
+			_ = r.end()      // Close waits for it.
 			return
 		case <-r.closing.Done():
 			return
@@ -445,7 +447,7 @@ func (r *Peer) Close() {
 	// Raft drops the entries that it has not carried out when it is shut down, and tells nobody.
 	r.commits.Wait()
 	if started != nil {
-		_ = started.Shutdown().Error() // It never fails.
+		_ = r.end().Error() // It never fails.
 	}
 	if r.transport != nil {
 		r.transport.end()

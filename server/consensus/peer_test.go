@@ -45,6 +45,9 @@ type cluster struct {
 	ports []string
 	apart []bool // it cannot be reached, and reaches nobody
 	conns map[net.Conn][2]int
+	// hangs is the address that takes no connection, and hanging counts the attempts.
+	hangs   string
+	hanging int
 }
 
 var (
@@ -128,6 +131,15 @@ func (c *cluster) dial(ctx context.Context, from int, address string) (net.Conn,
 	c.mu.Lock()
 	to := c.at[address]
 	port, apart := c.ports[to], c.apart[from] || c.apart[to]
+	if c.hangs == address {
+		defer c.mu.Unlock()
+		c.hanging++
+		c.mu.Unlock()
+		<-ctx.Done()
+		c.mu.Lock()
+		c.hanging--
+		return nil, ctx.Err()
+	}
 	c.mu.Unlock()
 	if apart {
 		return nil, errCut
@@ -314,6 +326,36 @@ func TestCutOffLeaderAcknowledgesNothing(t *testing.T) {
 	}
 	c.cut(i, false)
 	c.have(map[string]string{"file": "first second"})
+}
+
+// TestNothingOutlivesAPeerThatFailed: Raft uses nothing of a peer any more that has failed and was
+// closed.
+func TestNothingOutlivesAPeerThatFailed(t *testing.T) {
+	c := newCluster(t, Config{})
+	_, term := c.lead()
+	term.Release()
+	c.mu.Lock()
+	c.hangs = "d:1"
+	c.mu.Unlock()
+	if err := c.change(func(r *Peer) error { return r.AddPeer(t.Context(), "d:1") }); err != nil {
+		t.Fatal(err)
+	}
+	hanging := func() int {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.hanging
+	}
+	until(t, "the leader calls the new peer", func() bool { return hanging() > 0 })
+	for i, r := range c.peers[:len(names)] {
+		r.state.mu.Lock()
+		_ = r.state.fail(errors.New("the disk is full")) // All hear of it.
+		r.state.mu.Unlock()
+		<-r.Failed()
+		c.stop(i)
+	}
+	if n := hanging(); n != 0 {
+		t.Errorf("%d calls of peers that were closed are open", n)
+	}
 }
 
 // TestLateEntriesAreRefused: an entry of a leader that was replaced meanwhile changes nothing, and
