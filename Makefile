@@ -121,7 +121,7 @@ test: ## Run everything that CI runs, and the GPU tests if there is a GPU: 20 mi
 test-long: ## Run all tests at full size, and the sanitizers, before an issue is closed
 	@MAKE="$(MAKE)" tools/steps test-long prepare "race SHORT=" asan "sim-seeds SEEDS=10000" \
 	  fuzz-corpus fuzz py-all polars-plans frame-merges frames-small native-ops "e2e SHORT=" "chaos SECONDS=120" \
-	  jupyter prometheus gpu
+	  "soak MINUTES=2 ELECTION=3s" jupyter prometheus gpu
 
 .PHONY: fmt
 fmt: $(TOOLS)/golangci-lint $(TOOLS)/buf .venv/.stamp ## Format Go, protos and Python
@@ -319,8 +319,15 @@ chaos: build ## Kill and stop workers and executors under load: SECONDS=n SEED=n
 	MILLRACE_BIN=$(CURDIR)/$(BIN) MILLRACE_PYTHON=$(CURDIR)/$(PY) \
 	  go test -count=1 -v -timeout 60m ./test/chaos -chaos.seconds=$(SECONDS) -chaos.seed=$(SEED) $(CHAOS)
 
+# The schedulers have the timeouts of production. With ELECTION=3s a busy machine will do.
+ELECTION ?= 500ms
 .PHONY: soak
-soak: bootstrap ## Simulate seeds for some time: MINUTES=n
+soak: build bootstrap-net ## Make faults of three schedulers and workers under load: MINUTES=n SEED=n
+	MILLRACE_BIN=$(CURDIR)/$(BIN) go test -count=1 -v -timeout 0 -run 'TestSoak$$' ./test/soak \
+	  -soak.minutes=$(MINUTES) -soak.seed=$(SEED) -soak.election-timeout=$(ELECTION)
+
+.PHONY: soak-sim
+soak-sim: bootstrap ## Simulate seeds for some time: MINUTES=n
 	go test -tags invariants -count=1 -timeout 0 -run 'TestSoak$$' -v ./test/sim \
 	  -sim.minutes=$(MINUTES)
 

@@ -192,8 +192,10 @@ func (c *cluster) leader() *process {
 			return false
 		}
 		leads = nil
-		follow := 0
+		terms := map[uint64]int{}
 		for _, p := range out.GetPeers() {
+			// One that has lost its directory is in no term yet.
+			terms[p.GetTerm()]++
 			switch p.GetRole() {
 			case millracev1.PeerRole_PEER_ROLE_LEADER:
 				for i := range schedulers {
@@ -202,11 +204,11 @@ func (c *cluster) leader() *process {
 					}
 				}
 			case millracev1.PeerRole_PEER_ROLE_FOLLOWER:
-				follow++
 			case millracev1.PeerRole_PEER_ROLE_UNSPECIFIED, millracev1.PeerRole_PEER_ROLE_JOINING, millracev1.PeerRole_PEER_ROLE_AWAY:
+				return false
 			}
 		}
-		return leads != nil && follow == schedulers-1
+		return leads != nil && len(out.GetPeers()) == schedulers && len(terms) == 1
 	})
 	return leads
 }

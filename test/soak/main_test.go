@@ -13,6 +13,8 @@ import (
 )
 
 var (
+	minutesFlag  = flag.Float64("soak.minutes", 0, "how long TestSoak makes faults; 0: each kind once")
+	seedFlag     = flag.Uint64("soak.seed", 1, "which faults TestSoak makes")
 	electionFlag = flag.Duration("soak.election-timeout", 0, "--election-timeout of the schedulers; 0: 3 s, for machines where processes stand still")
 	logFlag      = flag.String("soak.logs", "", "a directory that keeps what the processes write; empty: it is shown if a test fails")
 )
