@@ -23,9 +23,11 @@ type directory struct {
 	*journal.Directory
 	mu sync.Mutex
 	// fault is the error of each further write; nil: writes succeed. stuck, if not nil, is closed
-	// when the disk goes on: until then a write takes for ever.
-	fault error
-	stuck chan struct{}
+	// when the disk goes on: until then a write takes for ever, and reached gets a value for it, if
+	// it has room.
+	fault   error
+	stuck   chan struct{}
+	reached chan struct{}
 	// snapshotBytes is the least size of the log from which a snapshot is taken; 0: the default.
 	snapshotBytes int
 	// sound counts the writes that succeed before the fault. failed gets a value for each write
@@ -109,6 +111,10 @@ func (b breakable) Write(p []byte) (int, error) {
 	}
 	b.directory.mu.Unlock()
 	if stuck != nil {
+		select {
+		case b.directory.reached <- struct{}{}:
+		default:
+		}
 		<-stuck
 	}
 	if fault == nil {
@@ -401,5 +407,45 @@ func TestCallsWithoutACallerWaitForNoDisk(t *testing.T) {
 				t.Fatalf("%s waits for the disk although its caller is gone; task %v", name, k)
 			}
 		}
+	}
+}
+
+// A scheduler that is told to stop while it starts takes nothing out of its journal.
+func TestAStartThatIsEndedForgetsNothing(t *testing.T) {
+	s := fresh(t)
+	c := s.open("c")
+	s.submit(c, "k")
+	at := schedapi.Place{Client: c}
+	_, err := s.Publish(t.Context(), schedapi.DatasetSpec{Client: c, Name: "d", Keys: []string{"k"}})
+	s.must(err)
+	s.must(s.SetVariable(t.Context(), at, "v", coord.Value{Keys: []string{"k"}}))
+	s.end()
+
+	d := s.directory.copied(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	d.stuck, d.reached, d.snapshotBytes = make(chan struct{}), make(chan struct{}, 1), 64
+	next := loop.New(s.config)
+	ended := make(chan error, 1)
+	go func() {
+		ended <- next.Restore(ctx, journal.Config{Files: d, RetryTime: time.Millisecond, SnapshotBytes: d.snapshotBytes})
+	}()
+	<-d.reached
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("the start ends with %v", err)
+	}
+	close(d.stuck)
+	s.must(next.CloseJournal())
+
+	d.stuck, d.snapshotBytes = nil, 0
+	last := begin(t, d.copied(t), s.config)
+	now, err := last.Snapshot(t.Context())
+	s.must(err)
+	if now.Dataset("n", "d") == nil {
+		t.Error("the dataset is not there")
+	}
+	answer, err := last.Ask(t.Context(), at, coord.Call{Ask: coord.ReadVariable{Name: "v"}})
+	if err != nil || !answer.Met {
+		t.Errorf("the variable: %+v, %v", answer, err)
 	}
 }

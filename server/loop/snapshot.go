@@ -134,7 +134,8 @@ func (l *Loop) lastSnapshot() {
 	j := l.restarting.journal
 	ctx, cancel := context.WithTimeout(context.Background(), stopSnapshotTime)
 	defer cancel()
-	if !j.SnapshotAtStop() {
+	// A loop whose start was ended has only a part of what the journal says.
+	if l.restarting.loading || !j.SnapshotAtStop() {
 		return
 	}
 	s := j.Snapshot(l.now, l.sources()...)
