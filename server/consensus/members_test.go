@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace/server/schedapi"
 )
 
-// change calls do at the leader until it leads still.
+// change calls do at the leader until it leads still, and enough peers answer.
 func (c *cluster) change(do func(*Peer) error) error {
 	c.t.Helper()
 	var err error
@@ -28,7 +28,9 @@ func (c *cluster) change(do func(*Peer) error) error {
 				continue
 			}
 			err = do(r)
-			if _, refused := leader.Refused(err); !refused {
+			// A peer of a busy machine may not answer in time.
+			var missing *schedapi.Error
+			if _, refused := leader.Refused(err); !refused && !(errors.As(err, &missing) && missing.Kind == schedapi.ErrPeersMissing) {
 				return true
 			}
 		}
