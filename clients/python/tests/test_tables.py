@@ -299,6 +299,12 @@ def test_tables_without_columns_keep_their_rows() -> None:
     assert there_and_back(pa.table({})).num_columns == 0
 
 
+def test_tables_of_many_rows() -> None:
+    """Arrow writes 2^31 rows and more only if it is told to."""
+    table = pa.table({"n": pa.nulls(1 << 31)})
+    assert there_and_back(table).num_rows == 1 << 31
+
+
 def test_buffers_are_aligned() -> None:
     encoded = _serialize.encode(arrow_table().slice(3), strided=True)
     places = value_pb2.Value.FromString(encoded.header).table_value.buffers

@@ -197,7 +197,8 @@ def _add(table: value_pb2.Table, places: list[tuple[int, Any]], batch: Any, end:
     import pyarrow as pa
 
     sink: Any = _Sink()
-    with pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), batch.schema) as stream:
+    options = pa.ipc.IpcWriteOptions(allow_64bit=True)  # 2^31 rows and more
+    with pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), batch.schema, options=options) as stream:
         stream.write_batch(batch)
     for rows, nulls in sink.nodes:
         table.nodes.add(rows=rows, nulls=nulls)
