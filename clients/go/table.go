@@ -2,7 +2,6 @@ package millrace
 
 import (
 	"fmt"
-	"slices"
 
 	"google.golang.org/protobuf/proto"
 
@@ -33,7 +32,7 @@ func (r *resultReader) table(t *millracev1.Table) (Table, error) {
 	if len(t.GetInlineData()) > 0 {
 		return out, nil
 	}
-	var known []uint32
+	known := map[uint32]int{} // the places in out.Frames of the frames of the object
 	for _, b := range out.Message.GetBuffers() {
 		if b.GetBytes() == 0 {
 			b.Frame = 0
@@ -42,10 +41,10 @@ func (r *resultReader) table(t *millracev1.Table) (Table, error) {
 		if uint64(b.GetFrame()) >= uint64(len(r.frames)) {
 			return Table{}, fmt.Errorf("millrace: a table refers to frame %d of an object with %d frames", b.GetFrame(), len(r.frames))
 		}
-		number := slices.Index(known, b.GetFrame())
-		if number < 0 {
+		number, ok := known[b.GetFrame()]
+		if !ok {
 			number = len(known)
-			known = append(known, b.GetFrame())
+			known[b.GetFrame()] = number
 			out.Frames = append(out.Frames, r.frames[b.GetFrame()])
 		}
 		b.Frame = uint32(number)

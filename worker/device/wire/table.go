@@ -3,7 +3,6 @@ package wire
 import (
 	"fmt"
 	"math"
-	"slices"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/arrowtable"
@@ -33,7 +32,7 @@ func (d *decoder) table(t *millracev1.Table, at *place) (*ops.Table, error) {
 		}
 		return out, nil
 	}
-	var known []int // the frames of the object, in the order of out.Frames
+	known := map[int]int{} // the places in out.Frames of the frames of the object
 	for i := range layout.Buffers {
 		b := &layout.Buffers[i]
 		if b.Bytes == 0 {
@@ -43,10 +42,10 @@ func (d *decoder) table(t *millracev1.Table, at *place) (*ops.Table, error) {
 		if at == nil || b.Frame >= len(at.frames) {
 			return nil, fmt.Errorf("a table refers to frame %d, which it does not have", b.Frame)
 		}
-		number := slices.Index(known, b.Frame)
-		if number < 0 {
+		number, ok := known[b.Frame]
+		if !ok {
 			number = len(known)
-			known = append(known, b.Frame)
+			known[b.Frame] = number
 			f := at.frames[b.Frame]
 			if f.Bytes > math.MaxInt64/16 {
 				return nil, fmt.Errorf("a table refers to a frame of %d bytes", f.Bytes)
