@@ -22,8 +22,8 @@ const maxColumns = 100
 // directives are comments for tools. They may be longer and are not sentences.
 var directives = regexp.MustCompile(`^//(go:|nolint|export )|//nolint|^# (noqa|type:|pyright:|shellcheck)|^#!`)
 
-// headless matches a sentence whose subject is a relative clause: the reader has to find out first
-// what it refers to. The last word is such a subject wherever it is.
+// headless matches a sentence whose subject is a relative clause: the reader must first find out
+// the thing that the clause refers to. The last word of the pattern is refused in any place.
 var headless = regexp.MustCompile(`(^|[.:;!?] )(Who|Whose|What|Whatever|Where) |\b[Ww]hoever\b`)
 
 // checkLine reports what is wrong with one line of a comment, as it stands in the file. text is the

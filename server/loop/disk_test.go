@@ -394,9 +394,7 @@ func TestCallsWithoutACallerWaitForNoDisk(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
 			go func() { ended <- call(ctx) }()
-			for s.Journal().Records == before {
-				time.Sleep(time.Millisecond) // no event tells that the call waits
-			}
+			s.until(name+" is in the journal", func(schedapi.Reader) bool { return s.Journal().Records > before })
 			cancel()
 			select {
 			case err := <-ended:

@@ -4,9 +4,9 @@
 //
 // A call takes effect at one moment between its beginning and its answer. A call that was never
 // answered takes effect at any moment after its beginning, or never. Kills do not occur in the
-// model: what was answered is so, whatever happens to processes and disks. Package porcupine looks
-// for an order of the effects that explains all answers about one thing (linearizability: Herlihy,
-// Wing, 1990). These are the things:
+// model: an effect that was answered stays, also if processes are killed and disks fail. Package
+// porcupine looks for an order of the effects that explains all answers about one thing
+// (linearizability: Herlihy, Wing, 1990). These are the things:
 //
 //   - A lock is a set of holders, at most as many as its limit, each with a fencing number above
 //     those of all before. One who is told that he has no room is right at some moment. A release
