@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -178,17 +179,18 @@ func (r *Peer) inquire(ctx context.Context, q question) (map[string]answer, map[
 
 // seek is inquire, and goes on until a leader has answered: it also asks the peers that this one
 // does not know, and an answer names. A list of the start may have no more than a follower of now.
+// An answer of another cluster is an error: a peer of it may be at an address of before.
 func (r *Peer) seek(ctx context.Context, q question) (map[string]answer, map[string]error) {
 	answers, errs := r.inquire(ctx, q)
 	for {
-		named := map[string]bool{}
-		for _, a := range answers { // order-free: a set
-			if a.Leads {
-				return answers, errs
-			}
-			if a.Cluster != r.identity.Cluster {
+		named, led := map[string]bool{}, false
+		for address, a := range answers { // order-free: sets
+			if a.Cluster != "" && a.Cluster != r.identity.Cluster {
+				errs[address] = errors.New("it belongs to another cluster")
+				delete(answers, address)
 				continue
 			}
+			led = led || a.Leads
 			for _, id := range a.Members {
 				address, _, _ := strings.Cut(id, idMark)
 				if _, answered := answers[address]; !answered && errs[address] == nil && address != r.config.Own {
@@ -196,7 +198,7 @@ func (r *Peer) seek(ctx context.Context, q question) (map[string]answer, map[str
 				}
 			}
 		}
-		if len(named) == 0 {
+		if led || len(named) == 0 {
 			return answers, errs
 		}
 		more, failed := r.inquireAt(ctx, named, q)

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -146,6 +147,34 @@ func TestARemovedPeerHearsOfALaterLeader(t *testing.T) {
 	until(t, "the removed peer ends", func() bool { return isClosed(removed.Failed()) })
 	if text := removed.Cause().Error(); !strings.Contains(text, "was removed") {
 		t.Error(text)
+	}
+}
+
+// TestALeaderOfAnotherClusterRemovesNobody: it has the same token, and is at an address of before.
+func TestALeaderOfAnotherClusterRemovesNobody(t *testing.T) {
+	c := newCluster(t, Config{})
+	_, term := c.lead()
+	term.Release()
+	c.stop(1)
+	c.stop(2)
+	others := []string{"b:1", "c:1", "d:1"}
+	other := newPlaces(t, Config{Addresses: others})
+	for i := range others {
+		other.start(1 + i)
+	}
+	_, term = other.lead()
+	term.Release()
+	other.mu.Lock()
+	ports := slices.Clone(other.ports)
+	other.mu.Unlock()
+	c.mu.Lock()
+	copy(c.ports[1:3], ports[1:3])
+	c.mu.Unlock()
+	if left := c.peers[0]; left.isRemoved(t.Context()) {
+		t.Error("a leader of another cluster removed a peer")
+	}
+	if answers, errs := c.peers[0].seek(t.Context(), question{}); len(answers) != 0 || len(errs) != 2 {
+		t.Errorf("got %v, %v", answers, errs)
 	}
 }
 
