@@ -28,30 +28,31 @@ _OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 10_000),
 )
 
-# Seconds that a closed channel waits for the ends of its streams. They take microseconds, and
+# Seconds that a closed channel waits for the ends of its calls. They take microseconds, and
 # longer only on a machine that is too busy to run gRPC's thread.
 _LONGEST_END = 30.0
 
 
 class _Channel(grpc.Channel):
-    """A channel whose `close` waits until gRPC's thread has done with all streams.
+    """A channel whose `close` waits until gRPC's thread has done with all calls.
 
-    gRPC's thread takes a lock of a stream while it handles the stream's end, and the destructor of
-    the stream takes it too. `close` of grpcio does not wait for that thread. If the interpreter
-    ends just then, the thread never runs again, and the destructor waits for its lock for ever.
+    gRPC's thread takes a lock of a call while it handles the call's end, and the destructor of the
+    call takes it too. `close` of grpcio does not wait for that thread. If the interpreter ends just
+    then, the thread never runs again, and the destructor waits for its lock for ever. This concerns
+    streams of responses and `future` of unary calls: no object is left of others.
     """
 
     def __init__(self, channel: grpc.Channel) -> None:
         self._channel = channel
         self._changed = threading.Condition()
-        self._open = 0  # streams whose end was not handled; guarded by _changed
+        self._open = 0  # calls whose end was not handled; guarded by _changed
 
-    def _begun(self, stream: Any) -> Any:
+    def _begun(self, call: Any) -> Any:
         with self._changed:
             self._open += 1
-        if not stream.add_callback(self._ended):
+        if not call.add_callback(self._ended):
             self._ended()
-        return stream
+        return call
 
     def _ended(self) -> None:
         with self._changed:
@@ -62,7 +63,7 @@ class _Channel(grpc.Channel):
         return lambda *args, **options: self._begun(method(*args, **options))
 
     def unary_unary(self, *args: Any, **options: Any) -> Any:
-        return self._channel.unary_unary(*args, **options)
+        return _Unary(self._channel.unary_unary(*args, **options), self._begun)
 
     def stream_unary(self, *args: Any, **options: Any) -> Any:
         return self._channel.stream_unary(*args, **options)
@@ -89,6 +90,21 @@ class _Channel(grpc.Channel):
 
     def __exit__(self, *_error: object) -> None:
         self.close()
+
+
+class _Unary:
+    """A unary method of such a channel."""
+
+    __slots__ = ("_begun", "_method")
+
+    def __init__(self, method: Any, begun: Callable[[Any], Any]) -> None:
+        self._method, self._begun = method, begun
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return self._method(*args, **options)
+
+    def future(self, *args: Any, **options: Any) -> Any:
+        return self._begun(self._method.future(*args, **options))
 
 
 def open_channel(address: str, *options: tuple[str, int]) -> grpc.Channel:
