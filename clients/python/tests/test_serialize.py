@@ -444,3 +444,16 @@ def test_arguments_keep_the_order_of_their_bytes(dtype: Any, gaps: Any) -> None:
     _serialize.CallPickler(file, lambda _: None).dump(([array], {}))
     for back in (pickle.loads(file.getvalue())[0][0], there_and_back((array,))[0]):
         assert back.dtype == array.dtype and (back == array).all()
+
+
+@pytest.mark.parametrize("gaps", [np.s_[:2, :2], np.s_[::-1], np.s_[:]], ids=repr)
+@pytest.mark.parametrize("dtype", [">i2", ">f8", ">M8[s]", ">U3", "<i4"])
+def test_masked_arrays_keep_their_values(dtype: str, gaps: Any) -> None:
+    """NumPy pickles them in the order of the machine."""
+    array = np.ma.masked_array(np.arange(12).reshape(3, 4).astype(dtype), np.arange(12).reshape(3, 4) % 3 == 0)[gaps]
+    file = io.BytesIO()
+    _serialize.CallPickler(file, lambda _: None).dump(([array], {}))
+    for back in (pickle.loads(file.getvalue())[0][0], there_and_back((array,))[0]):
+        assert type(back) is np.ma.MaskedArray and back.dtype == array.dtype.newbyteorder("=")
+        assert back.data.tolist() == array.data.tolist() and back.mask.tolist() == array.mask.tolist()
+        assert str(back.fill_value) == str(array.fill_value)
