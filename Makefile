@@ -90,6 +90,11 @@ FUZZTIME ?= 5s
 # The seconds that the Python tests of make check may take: the nearest to what changed run first.
 BUDGET   ?= 90
 PKG      ?= ./...
+# The lanes of make test keep all processors busy: the first one computes, the second and the third
+# one wait for processes and for a browser most of the time. The first two need as much processor
+# time as each other.
+LANES := lint RACED=1; race-concurrent; machines; build-nocgo; sim-seeds SEEDS=200 | \
+  e2e; py | gen-check; web-check; lint-proto; web-test
 # The tests that race leaves out; empty: none.
 SKIP     ?= ^$$
 
@@ -114,8 +119,7 @@ check: ## Check before a commit, only what has changed: 3 minutes at most
 
 .PHONY: test
 test: ## Run everything that CI runs, and the GPU tests if there is a GPU: 20 minutes at most
-	@MAKE="$(MAKE)" tools/steps test prepare gen-check web-check lint-proto "lint RACED=1" build-nocgo \
-	  machines "race-concurrent | e2e" "sim-seeds SEEDS=200" "py | web-test" gpu
+	@MAKE="$(MAKE)" tools/steps test prepare "$(LANES)" gpu
 
 .PHONY: test-long
 test-long: ## Run all tests at full size, and the sanitizers, before an issue is closed
