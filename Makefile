@@ -459,15 +459,21 @@ bootstrap-web:
 tools: $(GENERATORS) $(addprefix $(TOOLS)/,golangci-lint grpcurl benchstat)
 tools: ## Build all pinned tools
 
-# System packages come first, because apt runs once at a time. Then downloads wait for the network
-# while the compiler works.
+# The compiler comes first. Then downloads wait for the network while it works. Only one target uses
+# apt, which runs once at a time.
 .PHONY: prepare prepared
 prepare: bootstrap-cc ## Install and build everything that the tests need
-	@tools/bootstrap --net
-	@tools/bootstrap --web
-	@$(MAKE) -j3 prepared
-prepared: build $(GENERATORS) $(TOOLS)/golangci-lint $(TOOLS)/grpcurl .tools/pyright/.stamp \
-  web/node_modules/.stamp $(LIBRARIES) .tools/ucx-other/.stamp pythons
+	@$(MAKE) -j6 prepared
+prepared: system build $(GENERATORS) $(TOOLS)/golangci-lint $(TOOLS)/grpcurl .tools/pyright/.stamp \
+  web/node_modules/.stamp $(LIBRARIES) .tools/ucx-other/.stamp pythons raced
+.PHONY: system
+system:
+	@tools/bootstrap --net --web
+# Compiles what lint RACED=1 and race-concurrent compile: all packages and their tests, without
+# linking them.
+.PHONY: raced
+raced: bootstrap
+	$(QUICK_C) go list -race -tags invariants -test -deps -export ./... >/dev/null
 .PHONY: pythons
 pythons: .venv/.stamp
 	@tools/pytest-all --prepare
