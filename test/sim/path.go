@@ -248,6 +248,8 @@ type loan struct {
 	borrower, lender *process
 	lease            transfer.LeaseID
 	ref              transfer.Ref
+	// until is the end of the lease, as the borrower knows it.
+	until time.Time
 	// broken: the object was not protected all the time, ended: the loan is over. garbled: the
 	// borrower has read other bytes.
 	broken, ended, garbled bool
@@ -276,7 +278,7 @@ func (s lentSpace) word(f memory.Frame) (uint64, bool) {
 func (x *path) lend(peer *process, leased *transfer.Leased, into *transfer.Loan) {
 	p, w := x.p, x.p.w
 	w.counts.loans++
-	l := &loan{borrower: p, lender: peer, lease: leased.Lease, ref: leased.Head.Ref}
+	l := &loan{borrower: p, lender: peer, lease: leased.Lease, ref: leased.Head.Ref, until: w.now.Add(leaseTime)}
 	*into = transfer.Loan{Head: leased.Head, End: l.end}
 	for _, r := range leased.Regions {
 		into.Regions = append(into.Regions, transfer.Region{Space: lentSpace{r.Space.(words), l}, Frame: r.Frame})
@@ -314,6 +316,8 @@ func (l *loan) renew() {
 	case !l.lender.store.Source().Renew([]transfer.LeaseID{l.lease}, leaseTime)[0]:
 		l.borrower.w.counts.brokenLoans++
 		l.broken = true
+	default:
+		l.until = l.borrower.w.now.Add(leaseTime)
 	}
 	l.borrower.w.after(leaseTime/2, l.renew)
 }
@@ -333,7 +337,8 @@ func (l *loan) end() (held bool) {
 	switch {
 	case l.broken:
 	case l.lender.dead:
-		held = true // its memory stays as it is
+		// Its memory stays as it is: the lease holds if it held when the lender died.
+		held = l.lender.died.Before(l.until)
 	default:
 		held = l.release()
 	}

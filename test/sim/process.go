@@ -135,7 +135,7 @@ func (h *host) askToLeave() {
 // end ends what is left of the process, and starts the next one later.
 func (h *host) end() {
 	w, p := h.w, h.proc
-	p.dead, w.lastDeath = true, w.now
+	p.dead, p.died, w.lastDeath = true, w.now, w.now
 	p.cancel(errEnded)
 	p.giveAll()
 	p.notifier.end()
@@ -171,9 +171,10 @@ type process struct {
 	// number counts the processes of a run.
 	number      int
 	incarnation string
-	// dead means that the process has ended, stopped that it is suspended. parked are the actions
-	// that it performs when it continues.
+	// dead means that the process has ended, at the time died; stopped that it is suspended. parked
+	// are the actions that it performs when it continues.
 	dead, stopped bool
+	died          time.Time
 	parked        []func()
 	// turns are those of its goroutines that came while it was suspended.
 	turns  []chan struct{}
