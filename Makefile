@@ -84,6 +84,7 @@ export PYTEST := -q -n $(PARALLEL) --dist loadfile
 SEED     ?= 1
 SEEDS    ?= 200
 RESTARTS ?= true
+SMALLER ?=
 SECONDS  ?= 30
 MINUTES  ?= 10
 FUZZTIME ?= 5s
@@ -265,8 +266,9 @@ asan: bootstrap-cc $(LIBRARIES) ## Test the packages with C code under the addre
 	  ./worker/ops ./worker/ops/simd ./worker/ops/lapack ./internal/sharedlib
 
 .PHONY: sim
-sim: bootstrap ## Simulate one seed twice and compare the hashes of the traces: SEED=n RESTARTS=true
-	go test -tags invariants -count=1 -v -run 'TestSeed$$' ./test/sim -sim.seed=$(SEED) -sim.restarts=$(RESTARTS)
+sim: bootstrap ## Simulate one seed twice and compare the hashes of the traces: SEED=n RESTARTS=true SMALLER=reductions
+	go test -tags invariants -count=1 -v -run 'TestSeed$$' ./test/sim -sim.seed=$(SEED) -sim.restarts=$(RESTARTS) \
+	  -sim.smaller=$(SMALLER)
 
 .PHONY: sim-seeds
 sim-seeds: bootstrap ## Simulate many seeds, with a check of the machines once in 100 steps: SEEDS=n

@@ -68,7 +68,7 @@ type request struct {
 }
 
 func newCoordination(w *world) *coordination {
-	return &coordination{w: w, rng: rand.New(rand.NewPCG(w.seed, 1)), asks: map[uint64]*ask{}}
+	return &coordination{w: w, rng: rand.New(rand.NewPCG(w.options.seed, 1)), asks: map[uint64]*ask{}}
 }
 
 func (o *coordination) between(low, high time.Duration) time.Duration {

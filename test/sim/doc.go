@@ -10,9 +10,9 @@
 //
 // Streams break and lose all messages in flight. Old messages are delivered again. Workers crash,
 // stop and come back, ask to leave and are drained. Workers of the same machine lend each other
-// objects, loans break, and objects of dead workers are rescued. Slabs become full, and disks fail.
-// Executors die, functions fail, clients disappear. Objects that clients write are hidden until the
-// scheduler has accepted them, and some are refused.
+// objects, loans break, and objects of dead workers are rescued. Slabs become full, and disks fail
+// or are slow. Executors die, functions fail, clients disappear. Objects that clients write are
+// hidden until the scheduler has accepted them, and some are refused.
 //
 // Clients share locks, queues and variables. At the end, package model checks the history of what
 // they were told: nobody gets a lock that another client has, no value of a queue is lost or given
@@ -29,5 +29,7 @@
 // and the workers must agree on the place of each object, and after the clients have gone nothing
 // may be left anywhere.
 //
-// A run is a function of its seed: two runs of one seed have the same trace hash.
+// A run is a function of its seed: two runs of one seed have the same trace hash. Before a failure
+// is reported, the run is shrunk: the report is about the run with the fewest clients, tasks and
+// kinds of faults that is found to fail, too.
 package sim

@@ -231,5 +231,9 @@ func (t *tier) Load(off uint64, _ memory.Space, f memory.Frame) error {
 
 // diskTime is how long a disk takes.
 func (w *world) diskTime(bytes uint64) time.Duration {
+	if w.fault(w.plan.slowDisk) {
+		w.counts.slow++
+		return w.between(10*time.Millisecond, 4*time.Second)
+	}
 	return w.between(50*time.Microsecond, time.Millisecond) + time.Duration(bytes)
 }

@@ -9,8 +9,7 @@ import (
 
 const (
 	// machines is the number of machines; each has about the same number of workers.
-	machines    = 5
-	clientCount = 3
+	machines = 5
 
 	// The same values as in the scheduler's loop.
 	workerLease    = 5 * time.Second
@@ -32,9 +31,9 @@ const (
 type plan struct {
 	// chaos is the duration of the faults.
 	chaos time.Duration
-	// actions is the number of actions of each client in that time. tasks bounds the size of one
-	// graph.
-	actions, tasks int
+	// clients is the number of clients at a time, actions that of the actions of each of them in
+	// the time of the faults. tasks bounds the size of one graph.
+	clients, actions, tasks int
 	// coordinations is the number of things that each client does with locks, queues and variables.
 	coordinations int
 
@@ -61,9 +60,10 @@ type plan struct {
 	// workers is their number.
 	workers int
 	// diskBytes is the size of the tier below the slab of each worker; 0: there is none. spillFails
-	// is the probability for each object that it cannot be written or read there.
-	diskBytes  uint64
-	spillFails float64
+	// is the probability for each object that it cannot be written or read there, slowDisk that
+	// this takes long.
+	diskBytes            uint64
+	spillFails, slowDisk float64
 	// slabBytes is the slab size of each worker. tight means that runs may fail for lack of memory.
 	slabBytes uint64
 	tight     bool
@@ -90,6 +90,7 @@ func newPlan(r *rand.Rand) plan {
 	}
 	p := plan{
 		chaos:            4*time.Second + time.Duration(r.Float64()*float64(10*time.Second)),
+		clients:          3,
 		actions:          4 + r.IntN(16),
 		tasks:            8 + r.IntN(90),
 		drop:             some(0.7, 0.0005, 0.03),
@@ -136,7 +137,7 @@ func newSharedPlan(r *rand.Rand) plan {
 		return time.Duration((low + r.Float64()*(high-low)) * float64(time.Second))
 	}
 	p := plan{
-		chaos: between(2, 6), coordinations: 4 + r.IntN(25), slabBytes: 64 << 20,
+		clients: 3, chaos: between(2, 6), coordinations: 4 + r.IntN(25), slabBytes: 64 << 20,
 		drop: r.Float64() * 0.03, slow: r.Float64() * 0.05, restartEvery: between(0.2, 2),
 	}
 	if r.IntN(2) == 0 {
@@ -146,6 +147,27 @@ func newSharedPlan(r *rand.Rand) plan {
 		p.clientCrashEvery = between(0.5, 3)
 	}
 	return p
+}
+
+// planOf returns the plan of a run, and the source of random numbers for the rest of the run.
+func planOf(o options) (plan, *rand.Rand, error) {
+	r := rand.New(rand.NewPCG(o.seed, 0x6d696c6c72616365))
+	if o.shared {
+		p := newSharedPlan(r)
+		return p, r, p.reduce(o.smaller)
+	}
+	p := newPlan(r)
+	// The draws are apart, so that runs without restarts, or without disks, stay as they are.
+	if own := rand.New(rand.NewPCG(o.seed, 0)); o.restarts && own.IntN(5) < 2 {
+		p.restartEvery = time.Second + time.Duration(own.Float64()*float64(7*time.Second))
+		if own.IntN(2) == 0 {
+			p.fillEvery = time.Second + time.Duration(own.Float64()*float64(4*time.Second))
+		}
+	}
+	if own := rand.New(rand.NewPCG(o.seed, 2)); p.diskBytes > 0 && own.IntN(2) == 0 {
+		p.slowDisk = 0.001 * math.Pow(200, own.Float64())
+	}
+	return p, r, p.reduce(o.smaller)
 }
 
 // chains turns on broadcast chains: workers read objects that are still arriving at others. It
@@ -172,7 +194,7 @@ func (p plan) rebalanceEvery() time.Duration {
 
 // String lists the parameters of the seed.
 func (p plan) String() string {
-	return fmt.Sprintf("chaos %.1fs drop %.4f dup %.4f slow %.4f lateRegister %.2f crash %.1fs stop %.1fs leave %.1fs lose %.1fs clientCrash %.1fs restart %.1fs fill %.1fs executorDies %.4f blocks %.3f noRoom %.3f items %v fixedPorts %v tight %v long %.2f mapped %v rescueFails %.2f drain %.1fs rebalance %.1fs breakLoans %.2f large %.2f workers %d slab %d disk %d spillFails %.3f",
+	return fmt.Sprintf("chaos %.1fs drop %.4f dup %.4f slow %.4f lateRegister %.2f crash %.1fs stop %.1fs leave %.1fs lose %.1fs clientCrash %.1fs restart %.1fs fill %.1fs executorDies %.4f blocks %.3f noRoom %.3f items %v fixedPorts %v tight %v long %.2f mapped %v rescueFails %.2f drain %.1fs rebalance %.1fs breakLoans %.2f large %.2f clients %d workers %d slab %d disk %d spillFails %.3f slowDisk %.3f",
 		p.chaos.Seconds(), p.drop, p.duplicate, p.slow, p.lateRegister, p.crashEvery.Seconds(), p.stopEvery.Seconds(), p.leaveEvery.Seconds(), p.loseEvery.Seconds(),
-		p.clientCrashEvery.Seconds(), p.restartEvery.Seconds(), p.fillEvery.Seconds(), p.executorDies, p.blocks, p.noRoom, p.items, p.fixedPorts, p.tight, p.longRuns, p.mapped, p.rescueFails, p.drainEvery.Seconds(), p.rebalanceEvery().Seconds(), p.breakLoans, p.large, p.workers, p.slabBytes, p.diskBytes, p.spillFails)
+		p.clientCrashEvery.Seconds(), p.restartEvery.Seconds(), p.fillEvery.Seconds(), p.executorDies, p.blocks, p.noRoom, p.items, p.fixedPorts, p.tight, p.longRuns, p.mapped, p.rescueFails, p.drainEvery.Seconds(), p.rebalanceEvery().Seconds(), p.breakLoans, p.large, p.clients, p.workers, p.slabBytes, p.diskBytes, p.spillFails, p.slowDisk)
 }

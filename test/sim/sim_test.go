@@ -24,6 +24,8 @@ var (
 	traceFlag    = flag.String("sim.trace", "", "a file that gets the whole trace of TestSeed")
 	hashesFlag   = flag.String("sim.hashes", "", "a file that gets the hash of each trace of TestSeeds; equal files mean equal behaviour")
 	sharedFlag   = flag.Int("sim.shared", 1000, "how many seeds TestSharedState runs")
+	smallerFlag  = flag.String("sim.smaller", "", "the reductions of the plan, in order and separated by commas; see shrink.go")
+	shrinkFlag   = flag.Int("sim.shrink", 80, "how many runs may be tried to find a smaller one that fails, too")
 	minutesFlag  = flag.Float64("sim.minutes", 0, "how long TestSoak runs")
 )
 
@@ -40,11 +42,13 @@ func TestSeed(t *testing.T) {
 		defer func() { _ = b.Flush() }()
 		whole = b
 	}
-	first, err := Run(t, *seedFlag, *restartsFlag, *checkFlag, whole)
+	o := options{seed: *seedFlag, restarts: *restartsFlag, checkEvery: *checkFlag, smaller: smaller(), whole: whole}
+	first, err := simulate(t, o)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatal(shrunk(t, o, err))
 	}
-	second, err := Run(t, *seedFlag, *restartsFlag, *checkFlag, nil)
+	o.whole = nil
+	second, err := simulate(t, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,10 +83,11 @@ func TestSharedState(t *testing.T) {
 				if i >= uint64(n) {
 					return
 				}
-				r, err := RunShared(t, *firstFlag+i, *checkFlag)
+				o := options{seed: *firstFlag + i, restarts: true, shared: true, checkEvery: *checkFlag, smaller: smaller()}
+				r, err := simulate(t, o)
 				calls.Add(uint64(r.Calls))
 				if err != nil {
-					t.Error(err)
+					t.Error(shrunk(t, o, err))
 				}
 				if r.Undecided {
 					undecided.Add(1)
@@ -115,12 +120,13 @@ func runSeeds(t *testing.T, more func(uint64) bool) {
 				if !more(i) {
 					return
 				}
-				r, err := Run(t, *firstFlag+i, *restartsFlag, *checkFlag, nil)
+				o := options{seed: *firstFlag + i, restarts: *restartsFlag, checkEvery: *checkFlag, smaller: smaller()}
+				r, err := simulate(t, o)
 				lines.Add(r.Lines)
-				hashes.Store(*firstFlag+i, r.Hash)
+				hashes.Store(o.seed, r.Hash)
 				if err != nil {
 					failed.Add(1)
-					t.Error(err)
+					t.Error(shrunk(t, o, err))
 				}
 			}
 		})
@@ -130,6 +136,40 @@ func runSeeds(t *testing.T, more func(uint64) bool) {
 		writeHashes(t, &hashes)
 	}
 	t.Logf("%d seeds from %d on, %d trace lines, %d failed", next.Load(), *firstFlag, lines.Load(), failed.Load())
+}
+
+// smaller returns the reductions that the flag names.
+func smaller() []string {
+	if *smallerFlag == "" {
+		return nil
+	}
+	return strings.Split(*smallerFlag, ",")
+}
+
+// shrunk returns the report on the smallest run that is found to fail, too. A test that has a time
+// limit leaves half of the rest to others.
+func shrunk(t *testing.T, o options, err error) error {
+	t.Helper()
+	began := time.Now()
+	p, _, wrong := planOf(o)
+	if wrong != nil {
+		return err
+	}
+	given, report := o.smaller, err
+	o.whole = nil
+	shrink(p, *shrinkFlag, func(names []string) bool {
+		if end, limited := t.Deadline(); limited && time.Since(began) > time.Until(end) {
+			return false
+		}
+		o.smaller = slices.Concat(given, names)
+		_, fault := simulate(t, o)
+		if fault != nil {
+			report = fault
+		}
+		return fault != nil
+	})
+	first, _, _ := strings.Cut(err.Error(), "\n")
+	return fmt.Errorf("%s\nThe smallest run that fails, too:\n%w", first, report)
 }
 
 // writeHashes writes one line per seed, in order.

@@ -29,9 +29,9 @@ const maxEvents = 5_000_000
 
 // world is the state of one run.
 type world struct {
-	seed uint64
-	plan plan
-	rng  *rand.Rand
+	options options
+	plan    plan
+	rng     *rand.Rand
 
 	epoch, now time.Time
 	queue      agenda
@@ -72,7 +72,7 @@ type counts struct {
 	messages, broken, duplicates, crashes, stops, leaves, executorDeaths, blocks, clientCrashes, rescued, subscriptions, notifications int
 	writes, refused, restarts, undecided                                                                                               int
 	runs, tasks, items, pipelined, notArrived, copies, drained, ended                                                                  int
-	loans, brokenLoans, inPlace, prompt, spilled, loaded                                                                               int
+	loans, brokenLoans, inPlace, prompt, spilled, loaded, slow                                                                         int
 }
 
 // Result is the result of a successful run.
@@ -92,42 +92,35 @@ type failure struct {
 	tasks   []ids.TaskID
 }
 
-// Run simulates one seed. With restarts the scheduler may be killed. checkEvery is the number of
-// steps between two checks of a machine; builds with invariants check in every step. If whole is
-// not nil, it receives the whole trace.
-func Run(t *testing.T, seed uint64, restarts bool, checkEvery int, whole io.Writer) (Result, error) {
-	t.Helper()
-	return simulate(t, seed, restarts, false, checkEvery, whole)
+// options say which run is simulated.
+type options struct {
+	seed uint64
+	// restarts: the scheduler may be killed. shared: clients share locks, queues and variables,
+	// without workers and tasks, and the scheduler is killed in any case.
+	restarts, shared bool
+	// checkEvery is the number of steps between two checks of a machine; builds with invariants
+	// check in every step.
+	checkEvery int
+	// smaller are the names of the reductions of the plan; see shrink.
+	smaller []string
+	// whole receives the whole trace, if it is not nil.
+	whole io.Writer
 }
 
-// RunShared is Run for clients that share locks, queues and variables, without workers and tasks.
-func RunShared(t *testing.T, seed uint64, checkEvery int) (Result, error) {
+// simulate runs one seed.
+func simulate(t *testing.T, o options) (result Result, err error) {
 	t.Helper()
-	return simulate(t, seed, true, true, checkEvery, nil)
-}
-
-func simulate(t *testing.T, seed uint64, restarts, shared bool, checkEvery int, whole io.Writer) (result Result, err error) {
-	t.Helper()
-	synctest.Test(t, func(*testing.T) { result, err = run(seed, restarts, shared, checkEvery, whole) })
+	synctest.Test(t, func(*testing.T) { result, err = run(o) })
 	return result, err
 }
 
-func run(seed uint64, restarts, shared bool, checkEvery int, whole io.Writer) (result Result, err error) {
-	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 0x6d696c6c72616365)), epoch: time.Now(), now: time.Now(), trace: newTrace(whole)}
-	if shared {
-		w.plan = newSharedPlan(w.rng)
-	} else {
-		w.plan = newPlan(w.rng)
-	}
-	// The draws are apart, so that runs without restarts stay as they are.
-	if own := rand.New(rand.NewPCG(seed, 0)); restarts && !shared && own.IntN(5) < 2 {
-		w.plan.restartEvery = time.Second + time.Duration(own.Float64()*float64(7*time.Second))
-		if own.IntN(2) == 0 {
-			w.plan.fillEvery = time.Second + time.Duration(own.Float64()*float64(4*time.Second))
-		}
+func run(o options) (result Result, err error) {
+	w := &world{options: o, epoch: time.Now(), now: time.Now(), trace: newTrace(o.whole)}
+	if w.plan, w.rng, err = planOf(o); err != nil {
+		return Result{}, err
 	}
 	w.oracle, w.coordination = newOracle(w), newCoordination(w)
-	w.server = newServer(w, checkEvery)
+	w.server = newServer(w, o.checkEvery)
 	defer w.finish()
 	defer func() {
 		if r := recover(); r != nil {
@@ -159,8 +152,8 @@ func run(seed uint64, restarts, shared bool, checkEvery int, whole io.Writer) (r
 	c := w.counts
 	return Result{
 		Hash: w.trace.hash.Sum64(), Lines: w.trace.lines, Calls: w.coordination.history.Len(), Undecided: c.undecided > 0,
-		Summary: fmt.Sprintf("virtual %.1fs, events %d, tasks %d, runs %d, messages %d, broken streams %d, duplicates %d, crashes %d, stops %d, leaves %d, executor deaths %d, waits %d, client crashes %d, restarts %d, rescued %d, subscriptions %d, notifications %d, writes %d, refused %d, pipelined %d, not arrived %d, copies %d, drained %d, ended %d, moved %d, items %d, loans %d, broken %d, in place %d, prompt %d, spilled %d, loaded %d",
-			w.elapsed().Seconds(), w.events, c.tasks, c.runs, c.messages, c.broken, c.duplicates, c.crashes, c.stops, c.leaves, c.executorDeaths, c.blocks, c.clientCrashes, c.restarts, c.rescued, c.subscriptions, c.notifications, c.writes, c.refused, c.pipelined, c.notArrived, c.copies, c.drained, c.ended, w.server.m.Totals().Moved, c.items, c.loans, c.brokenLoans, c.inPlace, c.prompt, c.spilled, c.loaded),
+		Summary: fmt.Sprintf("virtual %.1fs, events %d, tasks %d, runs %d, messages %d, broken streams %d, duplicates %d, crashes %d, stops %d, leaves %d, executor deaths %d, waits %d, client crashes %d, restarts %d, rescued %d, subscriptions %d, notifications %d, writes %d, refused %d, pipelined %d, not arrived %d, copies %d, drained %d, ended %d, moved %d, items %d, loans %d, broken %d, in place %d, prompt %d, spilled %d, loaded %d, slow %d",
+			w.elapsed().Seconds(), w.events, c.tasks, c.runs, c.messages, c.broken, c.duplicates, c.crashes, c.stops, c.leaves, c.executorDeaths, c.blocks, c.clientCrashes, c.restarts, c.rescued, c.subscriptions, c.notifications, c.writes, c.refused, c.pipelined, c.notArrived, c.copies, c.drained, c.ended, w.server.m.Totals().Moved, c.items, c.loans, c.brokenLoans, c.inPlace, c.prompt, c.spilled, c.loaded, c.slow),
 	}, nil
 }
 
@@ -227,7 +220,7 @@ var taskNames = regexp.MustCompile(`\bt([0-9]+)\b`)
 // explain makes the report of a failed run from the value of its panic.
 func (w *world) explain(r any) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "seed %d at %v: ", w.seed, w.elapsed())
+	fmt.Fprintf(&b, "seed %d at %v: ", w.options.seed, w.elapsed())
 	f, ours := r.(failure)
 	if ours {
 		b.WriteString(f.message)
@@ -270,10 +263,16 @@ func (w *world) explain(r any) error {
 		fmt.Fprintf(&b, "\nabout %s:\n%s", w.suspect, w.trace.tail(0, w.suspect+" "))
 	}
 	fmt.Fprintf(&b, "\nlast of %d trace lines:\n%s", w.trace.lines, w.trace.tail(50, ""))
-	if w.plan.workers == 0 {
-		fmt.Fprintf(&b, "\nrun it again: go test -tags invariants ./test/sim -run TestSharedState -sim.shared=1 -sim.first=%d", w.seed)
+	o := &w.options
+	if o.shared {
+		fmt.Fprintf(&b, "\nrun it again: go test -tags invariants ./test/sim -run TestSharedState -sim.shared=1 -sim.first=%d", o.seed)
 	} else {
-		fmt.Fprintf(&b, "\nrun it again: make sim SEED=%d", w.seed)
+		fmt.Fprintf(&b, "\nrun it again: make sim SEED=%d RESTARTS=%v", o.seed, o.restarts)
+	}
+	if len(o.smaller) > 0 && o.shared {
+		fmt.Fprintf(&b, " -sim.smaller=%s", strings.Join(o.smaller, ","))
+	} else if len(o.smaller) > 0 {
+		fmt.Fprintf(&b, " SMALLER=%s", strings.Join(o.smaller, ","))
 	}
 	return fmt.Errorf("%s", b.String())
 }
@@ -352,7 +351,7 @@ func (w *world) begin() {
 		w.hosts = append(w.hosts, h)
 		w.after(w.between(0, 200*time.Millisecond), h.start)
 	}
-	for i := range clientCount {
+	for i := range w.plan.clients {
 		c := newClient(w, i)
 		w.clients = append(w.clients, c)
 		w.after(w.between(0, 300*time.Millisecond), c.open)
