@@ -48,6 +48,9 @@ const (
 	trailing = 512
 	// appended is the number of entries that go with one message.
 	appended = 16
+	// inFlight is the number of messages with entries that are on their way to a peer. With more
+	// than one, a sender of Raft 1.8.0 waits for itself for ever if the peer refuses one of them.
+	inFlight = 1
 	// retryTime is the time between two attempts at something.
 	retryTime = 100 * time.Millisecond
 
@@ -272,7 +275,7 @@ func (r *Peer) begin(ctx context.Context) error {
 	} else if found {
 		r.setPhase(phaseFounding)
 	}
-	r.transport = newTransport(raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{Stream: r.layer, ServerAddressProvider: byID{}, MaxPool: 3, Timeout: messageTime, Logger: logger}), r)
+	r.transport = newTransport(raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{Stream: r.layer, ServerAddressProvider: byID{}, MaxPool: 3, MaxRPCsInFlight: inFlight, Timeout: messageTime, Logger: logger}), r)
 	config := raft.DefaultConfig()
 	config.LocalID = raft.ServerID(r.identity.ID)
 	config.HeartbeatTimeout, config.ElectionTimeout = r.config.Heartbeat, r.config.Heartbeat
