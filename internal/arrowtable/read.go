@@ -62,6 +62,16 @@ func Read(l Layout, frames [][]byte) (batch arrow.RecordBatch, err error) {
 	return batch, nil
 }
 
+// DecodeSchema returns the schema of a layout.
+func DecodeSchema(l Layout) (schema *arrow.Schema, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			schema, err = nil, fmt.Errorf("the schema of the table contradicts itself: %v: write it anew", p)
+		}
+	}()
+	return readSchema(l.Schema)
+}
+
 // CheckRows reads the whole table, and returns an error if an offset or an index in it is wrong. It
 // is array.ValidateRecordFull, which panics for some of these itself.
 func CheckRows(batch arrow.RecordBatch) (err error) {

@@ -17,6 +17,7 @@ var madeOf = []struct{ adapter, of, why string }{
 	{"worker/device/cuda", "worker/device/wire", "calls and results have the same form on every device"},
 	{"worker/ops", "worker/ops/lapack", "operations of linear algebra call a library"},
 	{"worker/ops", "worker/ops/simd", "element-wise operations run its kernels"},
+	{"worker/ops", "worker/tables", "operations on tables move rows by it"},
 	{"worker/device/host", "worker/ops/lapack", "a device chooses the library of its operations"},
 	{"worker/device/cuda", "worker/ops/lapack", "as worker/device/host, for operations that the CPU computes"},
 	{"transfer/ipc", "memory/cuda", "it copies by the driver that allocated the memory"},

@@ -2,7 +2,6 @@ package ops
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"math"
 	"slices"
@@ -208,31 +207,8 @@ func sliceTable(ctx context.Context, c *call, x *Table, first, end int64, alloc 
 	if err != nil {
 		return nil, c.bad("x", "%v", err)
 	}
-	plan, err := arrowtable.NewPlan(part, scratchAllocator{ctx})
-	switch {
-	case errors.Is(err, ErrNoScratch):
-		return nil, err
-	case err != nil:
-		return nil, c.bad("x", "%v", err)
-	}
-	defer plan.Release()
 	out := *x
-	out.Layout, out.Frames = plan.Layout, nil
-	out.Layout.Schema = x.Layout.Schema // byte for byte
-	var room []byte
-	if plan.FrameBytes > 0 {
-		t, err := allocate(alloc, Uint8, []int64{plan.FrameBytes})
-		if err != nil {
-			return nil, err
-		}
-		out.Frames, room = []*Tensor{t}, t.raw()
-	}
-	return &out, plan.Write(room, func(to, from []byte) error {
-		return eachPiece(ctx, len(to), pieceBytes, func(i, n int) error {
-			copy(to[i:n], from[i:n])
-			return nil
-		})
-	})
+	return &out, out.put(ctx, c, part, x.Layout.Schema, alloc)
 }
 
 // scratchAllocator gives working memory of a call to Arrow's library. It panics with an error that
