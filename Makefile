@@ -77,12 +77,12 @@ RUN_MAIN ?= $(PY) examples/digits.py --progress
 # PARALLEL is the number of Go packages, and of processes of pytest, that are tested at the same
 # time. It exceeds the number of processors, because many tests wait.
 SHORT    ?= -short
-PARALLEL ?= $(shell n=$$(nproc); echo $$((n > 4 ? n : 4)))
+PARALLEL ?= $(shell n=$$(nproc); echo $$((n > 3 ? n : 3)))
 # A process of pytest runs whole files: all tests of a file use one cluster, whose executors have
 # imported what the file needs.
 export PYTEST := -q -n $(PARALLEL) --dist loadfile
 SEED     ?= 1
-SEEDS    ?= 200
+SEEDS    ?= 100
 RESTARTS ?= true
 SMALLER ?=
 SECONDS  ?= 30
@@ -91,11 +91,10 @@ FUZZTIME ?= 5s
 # The seconds that the Python tests of make check may take: the nearest to what changed run first.
 BUDGET   ?= 90
 PKG      ?= ./...
-# The lanes of make test keep all processors busy: the first one computes, the second and the third
-# one wait for processes and for a browser most of the time. The first two need as much processor
-# time as each other.
-LANES := lint RACED=1; race-concurrent; machines; build-nocgo; sim-seeds SEEDS=200 | \
-  e2e; py | gen-check; web-check; lint-proto; web-test
+# The lanes of make test keep all processors busy: the first two compute, and the third one waits
+# for a browser and for processes most of the time.
+LANES := lint RACED=1; race-concurrent; machines; build-nocgo; sim-seeds | py | \
+  gen-check; web-check; lint-proto; web-test; e2e
 # The tests that race leaves out; empty: none.
 SKIP     ?= ^$$
 
