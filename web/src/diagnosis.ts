@@ -143,7 +143,7 @@ function transfers(e: Evidence, recentOnes: Attempt[]): Finding[] {
   const slow = routes.find((r) => !r.good) ?? routes[0];
   if (slow) {
     const [speed, median] = [slow.bytes_per_second, slow.median_bytes_per_second];
-    text += `. Its slowest route is ${slow.peer} → ${slow.reader}: ${rate(speed)} by ${slow.path}`;
+    text += `. The slowest route is ${slow.peer} → ${slow.reader}: ${rate(speed)} by ${slow.path}`;
     if (!slow.good) {
       text += `; the median of ${slow.alike} such routes of ${slow.reader} is ${rate(median)}`;
       remedy = `"millrace topo" says why the route has this path, and "millrace doctor" what its hosts lack. Until it is mended: millrace drain ${slow.peer}`;

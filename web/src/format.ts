@@ -116,6 +116,25 @@ export function sentence(text: string): string {
   return text === "" ? "" : `${text[0]?.toUpperCase()}${text.slice(1)}${end}`;
 }
 
+// readable makes lines for people of those lines of a log that are JSON, as the page of the logs has
+// them. All other lines stay as they are.
+export function readable(log: string): string {
+  return log.split("\n").map(readableLine).join("\n");
+}
+
+function readableLine(line: string): string {
+  if (!line.startsWith('{"time":')) return line;
+  try {
+    const { time, level, msg, ...rest } = JSON.parse(line) as Record<string, unknown>;
+    const fields = Object.entries(rest).map(
+      ([name, value]) => ` ${name}=${typeof value === "string" ? value : JSON.stringify(value)}`,
+    );
+    return `${clock(Date.parse(String(time)), true)} ${level} ${msg}${fields.join("")}`;
+  } catch {
+    return line; // It was cut.
+  }
+}
+
 // word makes a word of the name of a state: TASK_STATE_RUNNING is "running".
 export function word(state: string | undefined, prefix: string): string {
   return (state ?? "").replace(prefix, "").toLowerCase().replaceAll("_", " ");

@@ -51,6 +51,7 @@ const pages = [
   [
     "overview",
     async (page) => {
+      await page.locator(".spark polyline").first().waitFor({ state: "attached" });
       await shows(page, "Progress by function");
       await page.locator("td", { hasText: "score" }).first().waitFor();
       await shows(page, "Memory by tier");
@@ -76,6 +77,8 @@ const pages = [
     async (page) => {
       await shows(page, "Deaths of its processes");
       await shows(page, /SIGKILL|killed/);
+      await shows(page, / INFO (registered|executor ready) worker=host-2/);
+      await shows(page, /\/s sent; /);
       await shows(page, "Memory by tier");
       await page.locator(".log .text").first().waitFor();
     },
@@ -180,6 +183,7 @@ const pages = [
       await shows(page, "line 3 is not a number: 'x7'");
       await shows(page, /Traceback/);
       await shows(page, "python exception");
+      await shows(page, /There are no samples|[0-9] samples, /);
       await shows(page, "line 3: not a number");
     },
   ],

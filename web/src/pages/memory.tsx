@@ -1,7 +1,8 @@
 // The page of the memory: who holds what, and why it stays.
 
 import { call, callWorker, messageOf } from "../api";
-import { bytes, count, duration, millis, num, percent, plural } from "../format";
+import { flowing, flows } from "../flows";
+import { bytes, count, duration, millis, num, percent, plural, rate } from "../format";
 import { link, place, setQuery } from "../router";
 import { useStore, workers } from "../store";
 import type { Holding, Memory, Task, Worker } from "../types";
@@ -88,6 +89,12 @@ function reason(row: Row): string {
   return parts.join("; ") || (row.task ? "nothing needs it any more" : "");
 }
 
+// spills says what a worker moves between its memory and the tiers below.
+function spills(w: Worker | undefined): string {
+  const { written = 0, read = 0 } = flows.of(String(w?.workerId ?? 0));
+  return written + read > 0 ? `; spills ${rate(written)}, reads ${rate(read)} back` : "";
+}
+
 export function MemoryPage() {
   const { query } = useStore(place);
   const only = query.get("worker") ?? "";
@@ -98,6 +105,12 @@ export function MemoryPage() {
     .sort();
   const memory = useCall(() => read(names), [names.join()], 3000);
   const sum = (f: (w: Worker) => unknown) => all.reduce((s, w) => s + num(f(w)), 0);
+  const moving = { written: 0, read: 0 };
+  for (const w of all) {
+    const { written = 0, read = 0 } = flows.of(String(w.workerId ?? 0));
+    moving.written += written;
+    moving.read += read;
+  }
   const rows = memory.value?.rows ?? [];
   const waiting = (memory.value?.tiers ?? []).flatMap((t) =>
     (t.memory.reservations ?? [])
@@ -123,9 +136,9 @@ export function MemoryPage() {
           note="for results that memory has no room for"
         />
         <Stat
-          title="Spilled since the start"
-          figure={bytes(sum((w) => w.spillWrittenBytes))}
-          note={`${bytes(sum((w) => w.spillReadBytes))} read back`}
+          title="Spilling"
+          figure={flowing(moving.written)}
+          note={`${flowing(moving.read)} read back; ${bytes(sum((w) => w.spillWrittenBytes))} and ${bytes(sum((w) => w.spillReadBytes))} since the start`}
         />
         <Stat
           title="Objects"
@@ -251,6 +264,7 @@ export function MemoryPage() {
               <div class="faint" style={{ fontSize: "12px" }}>
                 {plural(num(m.smallObjectCount), "small object")} with{" "}
                 {bytes(num(m.smallObjectBytes))}; process {bytes(num(m.rssBytes))}
+                {spills(all.find((w) => w.name === worker))}
               </div>
               {(m.tiers ?? []).map(
                 (t) =>

@@ -116,7 +116,9 @@ export function Routes() {
                     {word(route.state, "ROUTE_STATE_")} {route.reason}
                   </dd>
                   <dt>Rate</dt>
-                  <dd>{rate(figureOf(route, "rate"))}</dd>
+                  <dd>
+                    {figureOf(route, "rate") > 0 ? rate(figureOf(route, "rate")) : "not measured"}
+                  </dd>
                   <dt>Received</dt>
                   <dd>
                     {bytes(num(route.receivedBytes))} in{" "}

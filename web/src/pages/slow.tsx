@@ -3,7 +3,8 @@
 import { useEffect, useState } from "preact/hooks";
 import { call, get } from "../api";
 import { diagnose, type Finding, type Running } from "../diagnosis";
-import { clock, num } from "../format";
+import { Flows, movedBy } from "../flows";
+import { clock } from "../format";
 import { frozen } from "../frozen";
 import { type RunBatch, runs } from "../runs";
 import { summary, workers } from "../store";
@@ -17,13 +18,8 @@ const looked = 64;
 // Spilling is measured over this time.
 const spillMs = 30_000;
 
-interface Moved {
-  at: number;
-  bytes: number;
-}
-
 class Observer {
-  private moved = new Map<string, Moved[]>();
+  private flows = new Flows(spillMs);
 
   private async running(now: number): Promise<Running[]> {
     const found = await call<{ tasks?: Task[] }>("ListTasks", {
@@ -40,20 +36,16 @@ class Observer {
   }
 
   private spilling(now: number): { spilling: Map<string, number>; spillingSince: number } {
-    let spillingSince = now;
-    const rates = new Map<string, number>();
-    for (const w of workers.value.values()) {
-      if (w.state === "WORKER_STATE_LOST") continue;
-      const id = String(w.workerId);
-      const here = { at: now, bytes: num(w.spillWrittenBytes) + num(w.spillReadBytes) };
-      const list = [...(this.moved.get(id) ?? []).filter((m) => m.at > now - spillMs), here];
-      this.moved.set(id, list);
-      const [first] = list;
-      if (first) spillingSince = Math.min(spillingSince, first.at);
-      if (first && now > first.at)
-        rates.set(w.name ?? "", (1000 * (here.bytes - first.bytes)) / (now - first.at));
-    }
-    return { spilling: rates, spillingSince };
+    const here = [...workers.value.values()].filter((w) => w.state !== "WORKER_STATE_LOST");
+    this.flows.take(
+      now,
+      here.map((w) => [String(w.workerId), movedBy(w)]),
+    );
+    const rates = here.map((w): [string, number] => {
+      const { written = 0, read = 0 } = this.flows.of(String(w.workerId));
+      return [w.name ?? "", written + read];
+    });
+    return { spilling: new Map(rates), spillingSince: this.flows.since() ?? now };
   }
 
   async look(): Promise<Finding[]> {

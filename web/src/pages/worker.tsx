@@ -1,7 +1,8 @@
 // The page of one worker.
 
 import { call, callWorker, isMissing, messageOf } from "../api";
-import { ago, bytes, count, duration, millis, num, plural, rate, word } from "../format";
+import { flowing, flows } from "../flows";
+import { ago, bytes, count, duration, millis, num, plural, rate, readable, word } from "../format";
 import { link } from "../router";
 import { useRoutes, useStore, workers } from "../store";
 import type { LogLine, Memory, Route, Task, Worker } from "../types";
@@ -53,6 +54,7 @@ export function WorkerPage(props: { name: string }) {
   }
   if (!w) return <Empty title={looked.error ? messageOf(looked.error) : "Looking up the worker"} />;
   const lost = word(w.state, "WORKER_STATE_") === "lost";
+  const flow = flows.of(String(w.workerId ?? 0));
   return (
     <>
       <div class="bar-of-controls">
@@ -84,13 +86,13 @@ export function WorkerPage(props: { name: string }) {
         <Stat
           title="On disk"
           figure={bytes(num(w.spilledBytes))}
-          note={`${bytes(num(w.spillWrittenBytes))} written, ${bytes(num(w.spillReadBytes))} read`}
+          note={`${flowing(flow.written)} written, ${flowing(flow.read)} read; ${bytes(num(w.spillWrittenBytes))} and ${bytes(num(w.spillReadBytes))} so far`}
         />
         <Stat
           title="Transfers"
-          figure={bytes(num(w.receivedBytes))}
+          figure={flowing(flow.received)}
           unit="received"
-          note={`${bytes(num(w.sentBytes))} sent`}
+          note={`${flowing(flow.sent)} sent; ${bytes(num(w.receivedBytes))} and ${bytes(num(w.sentBytes))} so far`}
         />
         <Stat
           title="Deaths"
@@ -315,7 +317,7 @@ function Deaths(props: { worker: Worker; now: number }) {
           {d.runningKeys?.length ? (
             <div class="soft">It ran {d.runningKeys.slice(0, 5).join(", ")}.</div>
           ) : null}
-          {d.logTail && <Text height={180}>{d.logTail}</Text>}
+          {d.logTail && <Text height={180}>{readable(d.logTail)}</Text>}
         </div>
       ))}
     </Card>

@@ -14,10 +14,11 @@ export interface Curve {
   fill?: boolean;
 }
 
-// times labels an axis by the clock, to the second where the labels are near each other.
+// times labels an axis by the clock, to the second where the labels are near each other. Without
+// samples there is no time yet.
 function times(_plot: UPlot, ticks: number[]): string[] {
   const near = (ticks[1] ?? 0) - (ticks[0] ?? 0) < 60;
-  return ticks.map((t) => (near ? clock(t * 1000) : clock(t * 1000).slice(0, 5)));
+  return ticks.map((t) => (t <= 0 ? "" : clock(t * 1000).slice(0, near ? 8 : 5)));
 }
 
 // smooth takes the mean of each value and of those before it.

@@ -41,6 +41,7 @@ export function FlameCard(props: { title: string; of: string; running: boolean }
     >
       {asked.error ? <div class="notice bad round">{messageOf(asked.error)}</div> : ""}
       {profile && profile.samples > 0 && <Flame profile={profile} label={props.title} />}
+      {!profile && !asked.error && <Empty title="Reading the samples" />}
       {profile?.samples === 0 && (
         <Empty title="There are no samples">
           Python functions are sampled every 10 ms while they run; native operations and other

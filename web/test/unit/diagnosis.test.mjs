@@ -68,7 +68,7 @@ test("of several readers the one with a slow route is named", () => {
       slowRoutes: [route("near", true), route("other", false)],
     }),
   );
-  assert.match(found.text, /most of it on worker near\. Its slowest route is far → other:/);
+  assert.match(found.text, /most of it on worker near\. The slowest route is far → other:/);
 });
 
 test("a task that runs for far longer than the median is a straggler", () => {

@@ -14,6 +14,7 @@ const {
   plural,
   progress,
   rate,
+  readable,
   sentence,
   short,
 } = await source("format.ts");
@@ -64,4 +65,14 @@ test("names are cut in the middle", () => {
   assert.equal(cut("a-host-with-a-long-name-17", 15), "a-host-…name-17");
   assert.equal(cut("a-host-with-a-long-name-17", 3), "a…7");
   assert.equal(cut(undefined, 3), "");
+});
+
+test("lines of JSON are made readable, and others stay", () => {
+  const time = new Date(2026, 0, 1, 12, 0, 1, 5).toISOString();
+  const line = JSON.stringify({ time, level: "INFO", msg: "executor ready", slot: 1, peer: "a" });
+  const cut = line.slice(0, 40);
+  assert.equal(
+    readable(`panic: x\n${line}\n${cut}`),
+    `panic: x\n12:00:01.005 INFO executor ready slot=1 peer=a\n${cut}`,
+  );
 });
