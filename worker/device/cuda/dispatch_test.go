@@ -508,7 +508,7 @@ func TestUserKernelsGetTheirParameters(t *testing.T) {
 // with code that is not used any more.
 func TestModulesOfUsersAreUnloaded(t *testing.T) {
 	b := onFake(t)
-	b.code.maxUsers = 4
+	b.code.maxUsers = 2
 	run := func(i int) {
 		t.Helper()
 		source := fmt.Sprintf("extern \"C\" __global__ void f(double *x) { x[0] = %d; }", i)
@@ -518,14 +518,14 @@ func TestModulesOfUsersAreUnloaded(t *testing.T) {
 		}
 	}
 	before := fake.Modules.Load()
-	for i := range 12 {
+	for i := range 5 {
 		run(i)
 		run(0) // stays in use
 	}
-	if n := fake.Modules.Load() - before; n != 4 {
-		t.Errorf("%d modules are loaded, 4 are kept", n)
+	if n := fake.Modules.Load() - before; n != 2 {
+		t.Errorf("%d modules are loaded, 2 are kept", n)
 	}
-	if u := b.code.recent.Front().Value.(*userModule); !strings.Contains(u.key, "x[0] = 0") || u.uses != 0 || len(b.code.users) != 4 {
+	if u := b.code.recent.Front().Value.(*userModule); !strings.Contains(u.key, "x[0] = 0") || u.uses != 0 || len(b.code.users) != 2 {
 		t.Errorf("the last used is %q, used by %d; %d are kept", u.key, u.uses, len(b.code.users))
 	}
 	// A module that a call uses is not unloaded.
@@ -533,7 +533,7 @@ func TestModulesOfUsersAreUnloaded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range 8 {
+	for i := range 4 {
 		run(100 + i)
 	}
 	if err := b.launch(gpu.Launch{Function: f}); err != nil {
@@ -549,7 +549,7 @@ func TestModulesOfUsersAreUnloaded(t *testing.T) {
 // fill the GPU with code, and that the code of an open call stays.
 func TestGeneratedModulesAreUnloaded(t *testing.T) {
 	b := onFake(t)
-	b.code.maxModules = 3
+	b.code.maxModules = 2
 	x := b.onDevice(t, tensor(t, "float64", 1000))
 	next := 0
 	run := func() {
@@ -564,12 +564,12 @@ func TestGeneratedModulesAreUnloaded(t *testing.T) {
 	}
 	b.launchesOf(t, "array.transpose", nil, b.onDevice(t, tensor(t, "float32", 300, 200))) // a built-in kernel
 	before := fake.Modules.Load()
-	for range 10 {
+	for range 5 {
 		run()
 	}
-	const most = 3 + 1 // a full table, and the module for which it was emptied
+	const most = 2 + 1 // a full table, and the module for which it was emptied
 	if n := fake.Modules.Load() - before; n > most {
-		t.Errorf("%d modules are loaded after 10 expressions, at most %d are kept", n, most)
+		t.Errorf("%d modules are loaded after 5 expressions, at most %d are kept", n, most)
 	}
 	// A call that has not ended keeps its code, though the table has been emptied since.
 	open, err := b.begin(t.Context(), "array.map")
@@ -580,18 +580,18 @@ func TestGeneratedModulesAreUnloaded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 6 {
+	for range 3 {
 		run()
 	}
 	if err := b.launch(gpu.Launch{Function: f, Grid: gpu.Dim{1}, Block: gpu.Dim{1}}); err != nil {
 		t.Errorf("the code was unloaded while a call used it: %v", err)
 	}
 	open.end()
-	for range 10 {
+	for range 5 {
 		run()
 	}
 	if n := fake.Modules.Load() - before; n > most {
-		t.Errorf("%d modules are loaded after 26 expressions, at most %d are kept", n, most)
+		t.Errorf("%d modules are loaded after 13 expressions, at most %d are kept", n, most)
 	}
 	if launches, _ := b.launchesOf(t, "array.transpose", nil, b.onDevice(t, tensor(t, "float32", 300, 200))); kernelNames(launches) != "turn_4" {
 		t.Errorf("launches %q", kernelNames(launches))
