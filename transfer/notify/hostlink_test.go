@@ -29,6 +29,9 @@ func TestEveryMessageArrivesWithAnyPollers(t *testing.T) {
 		"nobody": {0, 0, 2000}, "one in turns": {1, 20, 20_000}, "three in turns": {3, 20, 20_000}, "one always": {1, 1 << 30, 20_000},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if testing.Short() {
+				c.rounds /= 4
+			}
 			subscriber, publisher, peer, _ := pair(t, "unix")
 			var done atomic.Bool
 			var pollers sync.WaitGroup
