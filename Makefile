@@ -82,7 +82,7 @@ PARALLEL ?= $(shell n=$$(nproc); echo $$((n > 3 ? n : 3)))
 # imported what the file needs.
 export PYTEST := -q -n $(PARALLEL) --dist loadfile
 SEED     ?= 1
-SEEDS    ?= 100
+SEEDS    ?= 200
 RESTARTS ?= true
 SMALLER ?=
 SECONDS  ?= 30
