@@ -29,8 +29,8 @@ func tableRowsOps() []*Op {
 			Errors:    []string{contradictsTable + ", or if it has list views"},
 			Example: Example{
 				[]string{
-					`{"key": "table", "op": "table.make", "args": [{"id": [1, 2, 3], "x": [0.5, 1.5, 2.5], "y": [7, 8, 9]}]}`,
-					`{"key": "columns", "op": "table.select", "args": [{"input": "table"}, ["x", "id"]]}`,
+					`{"key": "wide", "op": "table.make", "args": [{"id": [1, 2, 3], "x": [0.5, 1.5, 2.5], "y": [7, 8, 9]}]}`,
+					`{"key": "narrow", "op": "table.select", "args": [{"input": "wide"}, ["x", "id"]]}`,
 				},
 				`{"table": "", "rows": 3, "columns": [{"name": "x", "type": "float64"}, {"name": "id", "type": "int64"}], "columnCount": 2}`,
 			},
@@ -49,8 +49,8 @@ func tableRowsOps() []*Op {
 			Errors:    []string{contradictsTable, refusedTypes},
 			Example: Example{
 				[]string{
-					`{"key": "table", "op": "table.make", "args": [{"id": [1, 2, 3], "good": [true, false, true]}]}`,
-					`{"key": "rows", "op": "table.filter", "args": [{"input": "table"}, "good"]}`,
+					`{"key": "flagged", "op": "table.make", "args": [{"id": [1, 2, 3], "good": [true, false, true]}]}`,
+					`{"key": "kept", "op": "table.filter", "args": [{"input": "flagged"}, "good"]}`,
 				},
 				`{"table": "", "rows": 2, "columns": [{"name": "good", "type": "bool"}, {"name": "id", "type": "int64"}], "columnCount": 2}`,
 			},
@@ -68,8 +68,8 @@ func tableRowsOps() []*Op {
 			Errors: []string{"OP_FAILED, with the first position, if a number is outside of the table", contradictsTable, refusedTypes},
 			Example: Example{
 				[]string{
-					`{"key": "table", "op": "table.make", "args": [{"id": [1, 2, 3]}]}`,
-					`{"key": "rows", "op": "table.take", "args": [{"input": "table"}, [2, 0, 0, -1]]}`,
+					`{"key": "counted", "op": "table.make", "args": [{"id": [1, 2, 3]}]}`,
+					`{"key": "taken", "op": "table.take", "args": [{"input": "counted"}, [2, 0, 0, -1]]}`,
 				},
 				`{"table": "", "rows": 4, "columns": [{"name": "id", "type": "int64"}], "columnCount": 1}`,
 			},
