@@ -34,7 +34,7 @@ func withJournal(t *testing.T, args ...string) *restarted {
 
 // fixedAddress returns an address at which nobody listens, with a port below the kernel's range of
 // ephemeral ports. One who dials a port of that range while nobody listens can be connected to
-// himself, and occupy the port.
+// himself, and occupy the port. The Python tests take ports above these.
 func fixedAddress(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
@@ -46,7 +46,7 @@ func fixedAddress(t *testing.T) string {
 		t.Fatal(err)
 	}
 	for {
-		address := fmt.Sprintf("127.0.0.1:%d", max(lowest-12_000, 1024)+rand.IntN(10_000))
+		address := fmt.Sprintf("127.0.0.1:%d", max(lowest-12_000, 1024)+rand.IntN(6_000))
 		if listener, err := net.Listen("tcp", address); err == nil {
 			if err := listener.Close(); err != nil {
 				t.Fatal(err)

@@ -16,11 +16,11 @@ from millrace._local._local_process import find_binary, python_path
 
 def fixed_port() -> int:
     """Returns a free port below the kernel's range of ephemeral ports. With a port of that range, a
-    client that dials it while no process listens can be connected to itself, and occupy the
-    port."""
+    client that dials it while no process listens can be connected to itself, and occupy the port.
+    The Go tests, which run at the same time, take ports below these."""
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
-        port = random.randrange(max(lowest - 12_000, 1024), lowest)
+        port = random.randrange(max(lowest - 6_000, 1024), lowest)
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
 
