@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
 
 	millrace "github.com/millrace/millrace/clients/go"
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
@@ -28,6 +31,10 @@ func TestExitCodes(t *testing.T) {
 		if got := exitCode(tc.err); got != tc.want {
 			t.Errorf("%v: exit code %d, want %d", tc.err, got, tc.want)
 		}
+	}
+	late := lateError{3, 5 * time.Second, &millrace.Error{Op: "Watch", Code: codes.DeadlineExceeded, Message: "stream terminated by RST_STREAM"}}
+	if text := errorText(late); exitCode(late) != exitTimeout || !strings.HasPrefix(text, "graph g3 has not ended within 5s: `millrace wait g3`") || strings.Contains(text, "stream") {
+		t.Errorf("exit code %d, %q", exitCode(late), text)
 	}
 	if text := graph.Error(); text != "graph g7 (etl) failed: task a: no" || strings.Contains(text, `""`) {
 		t.Errorf("got %q", text)

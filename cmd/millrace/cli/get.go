@@ -189,5 +189,5 @@ func (a *app) list(ctx context.Context, s millracev1.SchedulerServiceClient, arg
 			_, _ = fmt.Fprintln(w, plain(string(text)))
 		})
 	}
-	return usageError{fmt.Errorf("get %s: graphs, tasks, workers, clients, datasets, alarms, ops, or result KEY", kind)}
+	return usageError{fmt.Errorf("get %s: graphs, tasks, workers, clients, datasets, alarms, ops, or result KEY; see also `millrace events`, `millrace logs`, `millrace topo`", kind)}
 }

@@ -2,9 +2,11 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -36,6 +38,9 @@ func (a *app) waitGraph(ctx context.Context, c *millrace.Client, id uint64) erro
 	show, stop := a.notedProgress(fmt.Sprintf("wait g%d", id))
 	g, err := c.FollowGraph(ctx, id, func(now *millracev1.Graph) { show(graphProgress(now.GetCounts())) })
 	stop()
+	if errors.Is(err, context.DeadlineExceeded) {
+		return lateError{id, a.settings.Duration("timeout"), err}
+	}
 	if err != nil {
 		return err
 	}
@@ -47,6 +52,21 @@ func (a *app) waitGraph(ctx context.Context, c *millrace.Client, id uint64) erro
 	}
 	return nil
 }
+
+// lateError is the error for a graph that has not ended in time.
+type lateError struct {
+	graph   uint64
+	timeout time.Duration
+	error
+}
+
+// Error says how to wait longer.
+func (e lateError) Error() string {
+	return fmt.Sprintf("graph g%d has not ended within %s: `millrace wait g%[1]d` with a longer --timeout (0: as long as it takes), or `millrace describe graph g%[1]d` for what it waits for", e.graph, e.timeout)
+}
+
+// Unwrap returns the end of the call.
+func (e lateError) Unwrap() error { return e.error }
 
 // graphProgress returns how many tasks of a graph have ended, out of how many, and how.
 func graphProgress(n *millracev1.TaskCounts) (done, of int, note string) {
