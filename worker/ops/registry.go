@@ -15,8 +15,8 @@ type Registry struct {
 func NewRegistry(own ...*Op) *Registry {
 	r := &Registry{ops: map[string]*Op{}}
 	for _, group := range [][]*Op{
-		own, createOps(), randomOps(), mapOps(), reduceOps(), cumsumOps(), sortOps(), uniqueOps(), takeOps(), tableOps(), tableRowsOps(), shapeOps(), castOps(),
-		matmulOps(), einsumOps(), linalgOps(), choleskyOps(), solveOps(), fftOps(), coreOps(), benchOps(),
+		own, createOps(), randomOps(), mapOps(), reduceOps(), cumsumOps(), sortOps(), uniqueOps(), takeOps(), tableOps(), tableRowsOps(), tablePartitionOps(), shapeOps(),
+		castOps(), matmulOps(), einsumOps(), linalgOps(), choleskyOps(), solveOps(), fftOps(), coreOps(), benchOps(),
 	} {
 		for _, op := range group {
 			if r.ops[op.Name] != nil {
