@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from conftest import PATIENCE
-from millrace import Client
+from millrace import Client, native
 from millrace._frames import _pieces
 from millrace._pb.millrace.v1 import value_pb2
 from millrace._values import _arrow, _serialize, _tables
@@ -447,6 +447,23 @@ def test_a_shuffle_by_tasks(client: Client, kind: str) -> None:
     keys = [set(np.asarray(j["i"]).tolist()) for j in joined]
     assert sum(map(len, keys)) == 311 and set.union(*keys) == set(range(311))
     assert sum(len(j) for j in joined) == 20_000
+
+
+@pytest.mark.parametrize("kind", ["arrow", "polars"])
+def test_the_pieces_of_the_operation_are_those_of_the_client(client: Client, kind: str) -> None:
+    """Each column is a key once, also beside another one."""
+    frame = arrow_table().slice(7, 600).combine_chunks() if kind == "arrow" else polars_frame()[7:607]
+    stored = client.scatter(frame)
+    names = [n for n in (frame.column_names if kind == "arrow" else frame.columns) if n != "map"]
+    keys = [[n] for n in names] + [[n, "date"] for n in names[:4]]
+    native_pieces = client.gather([client.submit(native("table.partition"), stored, key, 7) for key in keys])
+    for key, pieces in zip(keys, native_pieces, strict=True):
+        for got, want in zip(pieces, _pieces.split_by_hash(frame, key, 7), strict=True):
+            assert got.schema == want.schema, key
+            if kind == "polars":
+                assert got.equals(want), key
+            else:
+                assert repr(got.to_pylist()) == repr(want.to_pylist()), key  # NaN equals no NaN
 
 
 @pytest.mark.parametrize("rows", [0, 3, ROWS])
