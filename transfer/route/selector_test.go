@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,13 +24,13 @@ type odd struct {
 	transfer.Path
 	name  string
 	fetch func(ctx context.Context, below transfer.Path, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error
-	calls int
+	calls atomic.Int64
 }
 
 func (o *odd) Name() string { return o.name }
 
 func (o *odd) Fetch(ctx context.Context, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
-	o.calls++
+	o.calls.Add(1)
 	return o.fetch(ctx, o.Path, peer, refs, sink)
 }
 
@@ -128,8 +129,8 @@ func TestTheNextPathContinuesInTheSamePlace(t *testing.T) {
 	// Two failures shut it.
 	f.fetched(t, p)
 	f.fetched(t, p)
-	if o.calls != 2 {
-		t.Errorf("%d calls of a path that fails", o.calls)
+	if o.calls.Load() != 2 {
+		t.Errorf("%d calls of a path that fails", o.calls.Load())
 	}
 	if routes := p.Routes(); routes[0].State != flow.Shut || routes[1].State != flow.Open || routes[0].Why == "" {
 		t.Errorf("%+v", routes)
@@ -168,8 +169,8 @@ func TestRefusedRungIsSkippedAndSaysWhy(t *testing.T) {
 		{Path: f.network.Path(2)},
 	}})
 	f.fetched(t, p)
-	if o.calls != 0 || !strings.Contains(p.Routes()[0].Why, "version differs") || p.Routes()[0].State != flow.Unreachable {
-		t.Errorf("%d calls, %+v", o.calls, p.Routes()[0])
+	if o.calls.Load() != 0 || !strings.Contains(p.Routes()[0].Why, "version differs") || p.Routes()[0].State != flow.Unreachable {
+		t.Errorf("%d calls, %+v", o.calls.Load(), p.Routes()[0])
 	}
 	if err := p.Close(); err != nil {
 		t.Error(err)
@@ -188,8 +189,8 @@ func TestAPathThatRefusesEveryObjectIsNotJudged(t *testing.T) {
 	}}
 	p := route.New(route.Config{Candidates: []route.Candidate{{Path: o}, {Path: f.network.Path(2)}}})
 	f.fetched(t, p)
-	if l := p.Routes()[0]; o.calls != 1 || l.State == flow.Open || l.Succeeded != 0 || l.Latency != 0 {
-		t.Errorf("%d calls, %+v", o.calls, l)
+	if l := p.Routes()[0]; o.calls.Load() != 1 || l.State == flow.Open || l.Succeeded != 0 || l.Latency != 0 {
+		t.Errorf("%d calls, %+v", o.calls.Load(), l)
 	}
 	if err := p.Close(); err != nil {
 		t.Error(err)
@@ -208,13 +209,13 @@ func TestCandidateThatIsSlowToAnswerIsTriedAgain(t *testing.T) {
 		{Path: f.network.Path(2)},
 	}})
 	f.fetched(t, p)
-	if l := p.Routes()[0]; o.calls != 0 || !strings.Contains(l.Why, "it is not connected") || l.State == flow.Unreachable || l.Failed != 1 {
-		t.Errorf("%d calls, %+v", o.calls, l)
+	if l := p.Routes()[0]; o.calls.Load() != 0 || !strings.Contains(l.Why, "it is not connected") || l.State == flow.Unreachable || l.Failed != 1 {
+		t.Errorf("%d calls, %+v", o.calls.Load(), l)
 	}
 	ineligible = nil
 	f.fetched(t, p)
-	if l := p.Routes()[0]; o.calls != 1 || l.State != flow.Open {
-		t.Errorf("%d calls, %+v", o.calls, l)
+	if l := p.Routes()[0]; o.calls.Load() != 1 || l.State != flow.Open {
+		t.Errorf("%d calls, %+v", o.calls.Load(), l)
 	}
 	if err := p.Close(); err != nil {
 		t.Error(err)
@@ -236,8 +237,8 @@ func (c *chained) FetchPipelined(_ context.Context, _ transfer.Peer, _ []transfe
 func TestOnlyPathsThatCanFetchPipelinedDo(t *testing.T) {
 	f := newFixture()
 	p, o := f.selector(t, flow.Config{}, nil)
-	if err := p.FetchPipelined(t.Context(), f.peer, refs, transfertest.NewSink()); !errors.Is(err, transfer.ErrUnreachable) || o.calls > 0 {
-		t.Errorf("no path can: %v, %d fetches", err, o.calls)
+	if err := p.FetchPipelined(t.Context(), f.peer, refs, transfertest.NewSink()); !errors.Is(err, transfer.ErrUnreachable) || o.calls.Load() > 0 {
+		t.Errorf("no path can: %v, %d fetches", err, o.calls.Load())
 	}
 	c := &chained{odd: odd{Path: f.network.Path(2), name: "chained"}}
 	p = route.New(route.Config{Candidates: []route.Candidate{{Path: &odd{name: "first"}}, {Path: c}, {Path: f.network.Path(2)}}})
