@@ -2,8 +2,6 @@ package ops
 
 import (
 	"context"
-	"errors"
-	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow"
 
@@ -59,32 +57,33 @@ func planPartition(c *call) (*Planned, error) {
 	case c.has("by") && c.has("numbers"):
 		return nil, c.bad("numbers", "given beside by: give one of them, and null as the other")
 	}
-	own := int64(len(x.Layout.Schema)) + nodeBytes*int64(len(x.Layout.Nodes)) + bufferBytes*int64(len(x.Layout.Buffers))
+	described := int64(len(x.Layout.Schema)) + nodeBytes*int64(len(x.Layout.Nodes)) + bufferBytes*int64(len(x.Layout.Buffers))
 	for _, column := range x.Columns {
-		own += int64(len(column.Name) + len(column.Type))
+		described += int64(len(column.Name) + len(column.Type))
 	}
-	if n > 1 && n > maxListBytes/max(own, 1) {
+	if n > 1 && n > maxListBytes/max(described, 1) {
 		return nil, c.bad("n", "%d pieces of %d columns have descriptions of %d bytes each, and all together may have %d: take at most %d pieces, or fewer columns",
-			n, x.ColumnCount, own, maxListBytes, max(maxListBytes/max(own, 1), 1))
+			n, x.ColumnCount, described, maxListBytes, max(maxListBytes/max(described, 1), 1))
 	}
-	var names []string
+	schema, err := c.schemaOf("x")
+	if err != nil {
+		return nil, err
+	}
+	var by []int
 	if c.has("by") {
-		list, ok := c.value("by").([]any)
-		if !ok {
-			list = []any{c.value("by")}
+		if by, err = c.columnsOf("by", schema); err != nil {
+			return nil, err
 		}
-		for _, v := range list {
-			name, ok := v.(string)
-			if !ok {
-				return nil, c.bad("by", "expected the name of a column, or a list of names, got %s", describe(c.value("by")))
-			}
-			names = append(names, name)
-		}
-		if len(names) == 0 {
+		if len(by) == 0 {
 			return nil, c.bad("by", "an empty list: give the name of at least one column")
 		}
 	}
-	given, err := c.numbers(x.Layout.Rows)
+	own, given := -1, (*Tensor)(nil)
+	if name, ok := c.value("numbers").(string); ok {
+		own, err = c.columnOf("numbers", schema, name)
+	} else if c.has("numbers") {
+		given, err = c.numbers(x.Layout.Rows)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +92,7 @@ func planPartition(c *call) (*Planned, error) {
 		if err != nil {
 			return nil, c.bad("x", "%v", err)
 		}
-		numbering, err := c.numbering(ctx, batch, names, given, int(n))
+		numbering, err := c.numbering(ctx, batch, by, own, given, int(n))
 		if err != nil {
 			return nil, err
 		}
@@ -101,11 +100,8 @@ func planPartition(c *call) (*Planned, error) {
 	}}, nil
 }
 
-// numbers returns the parameter of this name if it is a tensor.
+// numbers returns the parameter of this name, which is a tensor.
 func (c *call) numbers(rows int64) (*Tensor, error) {
-	if _, isName := c.value("numbers").(string); isName || !c.has("numbers") {
-		return nil, nil
-	}
 	t, err := c.tensorOf("numbers", c.value("numbers"))
 	if err != nil {
 		return nil, err
@@ -116,17 +112,14 @@ func (c *call) numbers(rows int64) (*Tensor, error) {
 	return t, nil
 }
 
-// numbering says which piece each row of a table is in.
-func (c *call) numbering(ctx context.Context, batch arrow.RecordBatch, names []string, given *Tensor, n int) (tables.Numbering, error) {
-	switch name, isName := c.value("numbers").(string); {
-	case isName:
-		column, err := c.column("numbers", batch, name)
+// numbering says which piece each row of a table is in: by the columns at some places, by the
+// column of numbers at own if that is not negative, or by given numbers.
+func (c *call) numbering(ctx context.Context, batch arrow.RecordBatch, by []int, own int, given *Tensor, n int) (tables.Numbering, error) {
+	switch {
+	case own >= 0:
+		numbering, err := tables.Given(batch.Column(own), n)
 		if err != nil {
-			return nil, err
-		}
-		numbering, err := tables.Given(column, n)
-		if err != nil {
-			return nil, c.bad("numbers", "column %q: %v", name, err)
+			return nil, c.bad("numbers", "column %q: %v", batch.ColumnName(own), err)
 		}
 		return numbering, nil
 	case given != nil:
@@ -144,16 +137,12 @@ func (c *call) numbering(ctx context.Context, batch arrow.RecordBatch, names []s
 			}
 			return nil
 		}, nil
-	case len(names) == 0:
+	case len(by) == 0:
 		return tables.InTurn(n), nil
 	}
-	var columns []arrow.Array
-	for _, name := range names {
-		column, err := c.column("by", batch, name)
-		if err != nil {
-			return nil, err
-		}
-		columns = append(columns, column)
+	names, columns := make([]string, len(by)), make([]arrow.Array, len(by))
+	for i, at := range by {
+		names[i], columns[i] = batch.ColumnName(at), batch.Column(at)
 	}
 	numbering, err := tables.ByHash(names, columns, n)
 	if err != nil {
@@ -162,31 +151,11 @@ func (c *call) numbering(ctx context.Context, batch arrow.RecordBatch, names []s
 	return numbering, nil
 }
 
-// column returns the column of a table that an argument names.
-func (c *call) column(param string, batch arrow.RecordBatch, name string) (arrow.Array, error) {
-	at := batch.Schema().FieldIndices(name)
-	switch len(at) {
-	case 1:
-		return batch.Column(at[0]), nil
-	case 0:
-		var names []string
-		for _, f := range batch.Schema().Fields() {
-			names = append(names, f.Name)
-		}
-		hint := suggest(name, names)
-		if hint == "" {
-			hint = ": there are " + strings.Join(names[:min(len(names), 20)], ", ")
-		}
-		return nil, c.bad(param, "no column %q%s", name, hint)
-	}
-	return nil, c.bad(param, "%d columns have the name %q: give them different names", len(at), name)
-}
-
 // partition makes the pieces of a table.
 func partition(ctx context.Context, c *call, x *Table, batch arrow.RecordBatch, n int, numbering tables.Numbering, alloc Allocator) (any, error) {
 	parts, err := tables.Partition(meansOf(ctx), batch, n, numbering)
 	if err != nil {
-		return nil, tableError(c, "x", err)
+		return nil, refusedRows(ctx, c, "x", err)
 	}
 	frames := make([][]byte, n)
 	pieces := make([]any, n)
@@ -212,13 +181,4 @@ func meansOf(ctx context.Context) tables.Means {
 		Each:    func(n int, do func(int) error) error { return parallel(ctx, n, do) },
 		Scratch: func(bytes int64) ([]byte, error) { return scratchBytes(ctx, bytes) },
 	}
-}
-
-// tableError returns an error of package tables: it is one of an argument, unless the call ran out
-// of working memory or was cancelled.
-func tableError(c *call, param string, err error) error {
-	if ours := (*Error)(nil); errors.As(err, &ours) || errors.Is(err, ErrNoScratch) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return err
-	}
-	return c.bad(param, "%v", err)
 }

@@ -206,7 +206,7 @@ func TestWrongPartitionsAreRefused(t *testing.T) {
 		reason string
 	}{
 		{[]any{x, "i64", int64(0)}, nil, "at least 1"},
-		{[]any{x, "i65", int64(2)}, nil, `no column "i65": did you mean i64`},
+		{[]any{x, "i65", int64(2)}, nil, `the table has no column "i65": did you mean i64`},
 		{[]any{x, []any{}, int64(2)}, nil, "empty list"},
 		{[]any{x, int64(3), int64(2)}, nil, "the name of a column"},
 		{[]any{x, "map", int64(2)}, nil, `column "map": rows cannot be split`},

@@ -103,10 +103,10 @@ func wholeTable(c *call, names []string, run func(ctx context.Context, batches [
 	}}
 }
 
-// refusedRows returns an error of package tables as one of an argument, except if there was no
-// memory or the call was cancelled.
+// refusedRows returns an error of package tables as one of an argument, except if it is one
+// already, there was no memory, or the call was cancelled.
 func refusedRows(ctx context.Context, c *call, argument string, err error) error {
-	if ctx.Err() != nil || errors.Is(err, ErrNoScratch) {
+	if ours := (*Error)(nil); ctx.Err() != nil || errors.Is(err, ErrNoScratch) || errors.As(err, &ours) {
 		return err
 	}
 	return c.bad(argument, "%v", err)

@@ -42,7 +42,7 @@ func Room[T any](c *Call, n int) []T {
 	return elements[T](c.Memory.Allocate(n * int(unsafe.Sizeof(zero))))
 }
 
-// elements returns bytes as elements without pointers.
+// elements returns bytes as elements without pointers. A rest that is no element is left out.
 func elements[T any](b []byte) []T {
 	var zero T
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(zero)))

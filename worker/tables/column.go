@@ -140,12 +140,6 @@ func treeBytes(data arrow.ArrayData) int64 {
 	return total
 }
 
-// cast returns bytes as elements of a type without pointers. A rest that is no element is left out.
-func cast[T any](b []byte) []T {
-	var zero T
-	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(zero)))
-}
-
 // scratchOf returns working memory for n elements without pointers.
 func scratchOf[T any](m Means, n int64) ([]T, error) {
 	var zero T
@@ -153,7 +147,7 @@ func scratchOf[T any](m Means, n int64) ([]T, error) {
 	if err != nil {
 		return nil, err
 	}
-	return cast[T](b), nil
+	return elements[T](b), nil
 }
 
 // zeros returns working memory for n numbers, which are 0.
@@ -174,9 +168,9 @@ type offsets struct {
 
 func offsetsOf(b []byte, width int) offsets {
 	if width == 4 {
-		return offsets{short: cast[int32](b)}
+		return offsets{short: elements[int32](b)}
 	}
-	return offsets{long: cast[int64](b)}
+	return offsets{long: elements[int64](b)}
 }
 
 // row returns where a row begins and ends.

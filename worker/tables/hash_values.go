@@ -129,12 +129,7 @@ func ofSequences(a arrow.Array) ([]uint64, error) {
 }
 
 // buffer returns the bytes of a buffer of an array, which may have none.
-func buffer(a arrow.Array, at int) []byte {
-	if buffers := a.Data().Buffers(); at < len(buffers) && buffers[at] != nil {
-		return buffers[at].Bytes()
-	}
-	return nil
-}
+func buffer(a arrow.Array, at int) []byte { return bufferAt(a.Data(), at) }
 
 // rowEnds returns the offsets of the rows of an array, after a check: they ascend, up to limit.
 func rowEnds[T int32 | int64](a arrow.Array, ends []T, limit int) ([]T, error) {

@@ -367,7 +367,7 @@ func (b *partitioning) addFixedList(c *piece) error {
 
 // addViews plans the long values of views: those of a part go into one buffer.
 func (b *partitioning) addViews(c *piece) error {
-	views, valid := cast[view](bufferAt(c.data, 1)), bufferAt(c.data, 0)
+	views, valid := elements[view](bufferAt(c.data, 1)), bufferAt(c.data, 0)
 	cells, err := zeros(b.means, int64(c.sel.chunks)*int64(b.count))
 	if err != nil {
 		return err
@@ -407,7 +407,7 @@ func (b *partitioning) addViews(c *piece) error {
 
 // addDense plans the children of a dense union, and offsets into these.
 func (b *partitioning) addDense(c *piece) error {
-	codes, places := bufferAt(c.data, 1), cast[int32](bufferAt(c.data, 2))
+	codes, places := bufferAt(c.data, 1), elements[int32](bufferAt(c.data, 2))
 	c.sizes = append(c.sizes, c.sel.counts, scaled(c.sel.counts, 4))
 	for number, child := range c.data.Children() {
 		cells, err := zeros(b.means, int64(c.sel.chunks)*int64(b.count))
@@ -617,13 +617,13 @@ func codesOf(b []byte, width int) func(r uint32) uint64 {
 	case 1:
 		return func(r uint32) uint64 { return uint64(b[r]) }
 	case 2:
-		list := cast[uint16](b)
+		list := elements[uint16](b)
 		return func(r uint32) uint64 { return uint64(list[r]) }
 	case 4:
-		list := cast[uint32](b)
+		list := elements[uint32](b)
 		return func(r uint32) uint64 { return uint64(list[r]) }
 	}
-	list := cast[uint64](b)
+	list := elements[uint64](b)
 	return func(r uint32) uint64 { return list[r] }
 }
 

@@ -133,15 +133,15 @@ func gather(room, from []byte, rows []uint32, width int) {
 	case 1:
 		gatherOf(room, from, rows)
 	case 2:
-		gatherOf(cast[uint16](room), cast[uint16](from), rows)
+		gatherOf(elements[uint16](room), elements[uint16](from), rows)
 	case 4:
-		gatherOf(cast[uint32](room), cast[uint32](from), rows)
+		gatherOf(elements[uint32](room), elements[uint32](from), rows)
 	case 8:
-		gatherOf(cast[uint64](room), cast[uint64](from), rows)
+		gatherOf(elements[uint64](room), elements[uint64](from), rows)
 	case 16:
-		gatherOf(cast[[16]byte](room), cast[[16]byte](from), rows)
+		gatherOf(elements[[16]byte](room), elements[[16]byte](from), rows)
 	case 32:
-		gatherOf(cast[[32]byte](room), cast[[32]byte](from), rows)
+		gatherOf(elements[[32]byte](room), elements[[32]byte](from), rows)
 	default:
 		for i, r := range rows {
 			copy(room[i*width:(i+1)*width], from[int64(r)*int64(width):])
@@ -162,11 +162,11 @@ func (w *writer) putCodes(room []byte, codes []uint32, rows int, before int64) {
 	case 1:
 		putCodesOf(room[before:], codes)
 	case 2:
-		putCodesOf(cast[uint16](room)[before:], codes)
+		putCodesOf(elements[uint16](room)[before:], codes)
 	case 4:
-		putCodesOf(cast[uint32](room)[before:], codes)
+		putCodesOf(elements[uint32](room)[before:], codes)
 	default:
-		putCodesOf(cast[uint64](room)[before:], codes)
+		putCodesOf(elements[uint64](room)[before:], codes)
 	}
 }
 
@@ -229,18 +229,18 @@ func (w *writer) runEnds(chunk int) error {
 func putNumber(room []byte, width int, at int64, n uint64) {
 	switch width {
 	case 2:
-		cast[uint16](room)[at] = uint16(n)
+		elements[uint16](room)[at] = uint16(n)
 	case 4:
-		cast[uint32](room)[at] = uint32(n)
+		elements[uint32](room)[at] = uint32(n)
 	default:
-		cast[uint64](room)[at] = n
+		elements[uint64](room)[at] = n
 	}
 }
 
 // putViews writes views of the text of a part, and the text.
 func (w *writer) putViews(part int, rows []uint32, before, at int64) error {
-	valid, from := bufferAt(w.data, 0), cast[view](bufferAt(w.data, 1))
-	room, text := cast[view](w.room(1, part))[before:], w.room(2, part)
+	valid, from := bufferAt(w.data, 0), elements[view](bufferAt(w.data, 1))
+	room, text := elements[view](w.room(1, part))[before:], w.room(2, part)
 	for i, r := range rows {
 		if len(valid) > 0 && bit(valid, r) == 0 {
 			room[i] = view{}
@@ -267,7 +267,7 @@ func (w *writer) putUnion(chunk, part int, rows []uint32, before int64) {
 	for child, sel := range w.inside {
 		_, next[child] = sel.cell(chunk, part)
 	}
-	room := cast[int32](w.room(1, part))[before:]
+	room := elements[int32](w.room(1, part))[before:]
 	for i, r := range rows {
 		child := w.childOf(codes[r])
 		room[i] = int32(next[child])
