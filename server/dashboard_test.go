@@ -257,7 +257,7 @@ func TestEachCallByHTTPIsForTheRolesOfTheTable(t *testing.T) {
 	for path, method := range map[string]string{
 		"/api/stream": pb.SchedulerService_Watch_FullMethodName, "/api/runs": pb.SchedulerService_ListTaskRuns_FullMethodName,
 		"/api/samples": pb.SchedulerService_GetClusterInfo_FullMethodName, "/api/profile": pb.ExecutorService_GetProfile_FullMethodName,
-		"/api/report": pb.SchedulerService_GetReport_FullMethodName,
+		"/api/report": pb.SchedulerService_GetReport_FullMethodName, "/api/holders": pb.SchedulerService_GetTask_FullMethodName,
 	} {
 		for _, role := range append(access.Roles(), "stranger") {
 			b.header.Set("Authorization", "Bearer of-"+string(role))

@@ -307,6 +307,45 @@ func (m *Machine) Lookup(namespace, key string) (ids.TaskID, bool) {
 	return id, id != 0
 }
 
+// HoldersOf returns the holders of a task's object, the latest first, at most limit of them.
+func (m *Machine) HoldersOf(id ids.TaskID, limit int) (holders []Holder) {
+	b, t := m.lookup(id)
+	if t == nil {
+		return nil
+	}
+	for l := t.holders; l != 0 && len(holders) < limit; l = b.links[l].next {
+		holders = append(holders, m.holders[b.links[l].value].number())
+	}
+	return holders
+}
+
+// Dependent is a task that uses the object of another one.
+type Dependent struct {
+	Task ids.TaskID
+	Key  string
+}
+
+// scannedDependents bounds the dependents of one task that DependentsOf reads.
+const scannedDependents = 256
+
+// DependentsOf returns the tasks that need a task's object and have not ended, the latest first, at
+// most limit of them. It looks among the latest scannedDependents.
+func (m *Machine) DependentsOf(id ids.TaskID, limit int) (dependents []Dependent) {
+	_, t := m.lookup(id)
+	if t == nil || t.unfinished == 0 {
+		return nil
+	}
+	scanned := 0
+	for r := t.dependents; r != 0 && scanned < scannedDependents && len(dependents) < limit; scanned++ {
+		consumer, b, ct, e := m.consumerOf(r)
+		if ct.undone() {
+			dependents = append(dependents, Dependent{consumer, string(b.keyOf(ct))})
+		}
+		r = e.next
+	}
+	return dependents
+}
+
 // Task returns a snapshot of one task.
 func (m *Machine) Task(id ids.TaskID) (TaskInfo, bool) {
 	b, t := m.lookup(id)

@@ -116,6 +116,8 @@ type Reader interface {
 	UpdateOf(ids.TaskID) (sched.Update, bool)
 	Explain(now time.Time, task ids.TaskID) (sched.Explanation, bool)
 	History(ids.TaskID) []string
+	HoldersOf(task ids.TaskID, limit int) []sched.Holder
+	DependentsOf(task ids.TaskID, limit int) []sched.Dependent
 	Runs(namespace string, graph ids.GraphID, begin time.Time, after uint64, limit int) (runs []sched.Run, next uint64)
 	LatestRuns(after uint64, limit int) (runs []sched.Run, last uint64)
 	RunsIf(wanted func(*sched.Run) bool, after, upTo uint64, limit int) (runs []sched.Run, last uint64)

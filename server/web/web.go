@@ -84,6 +84,7 @@ func New(config Config) *Site {
 	mux.HandleFunc("GET /api/session", s.session)
 	mux.Handle("GET /api/stream", s.admitted(pb.SchedulerService_Watch_FullMethodName, s.hub.Serve))
 	mux.Handle("GET /api/runs", s.admitted(pb.SchedulerService_ListTaskRuns_FullMethodName, s.hub.ServeRuns))
+	mux.Handle("GET /api/holders", s.admitted(pb.SchedulerService_GetTask_FullMethodName, s.hub.ServeHolders))
 	mux.Handle("GET /api/samples", s.admitted(pb.SchedulerService_GetClusterInfo_FullMethodName, s.hub.ServeSamples))
 	mux.Handle("GET /api/trace", s.admitted(pb.SchedulerService_ListTaskRuns_FullMethodName, s.trace))
 	mux.Handle("GET /api/report", s.admitted(pb.SchedulerService_GetReport_FullMethodName, s.report))

@@ -225,6 +225,15 @@ export interface TaskError {
   attempts?: number;
 }
 
+// Keeper is what keeps a result: a client, a dataset or a detached graph that holds it, or a task
+// that needs it.
+export interface Keeper {
+  kind: "client" | "dataset" | "graph" | "task";
+  id?: string;
+  name?: string;
+  namespace?: string;
+}
+
 export interface Task {
   taskId?: Int64;
   key?: string;

@@ -38,6 +38,7 @@ before(async () => {
   tasks = {
     task: await of("parse", "TASK_STATE_FAILED"),
     slow: await of("score", "TASK_STATE_SUCCEEDED"),
+    kept: await of("clean", "TASK_STATE_SUCCEEDED"),
   };
   page = await newPage();
 });
@@ -131,7 +132,8 @@ const pages = [
     "memory",
     async (page) => {
       await shows(page, "Largest holders");
-      await page.locator("td", { hasText: "holds it" }).first().waitFor();
+      const held = page.locator("td", { hasText: /held by / }).first();
+      await held.getByRole("link", { name: /^client c[0-9]+$/ }).waitFor();
     },
   ],
   [
@@ -185,6 +187,23 @@ const pages = [
       await shows(page, "python exception");
       await shows(page, /There are no samples|[0-9] samples, /);
       await shows(page, "line 3: not a number");
+      await shows(page, /^held by client c[0-9]+; no task needs it$/);
+    },
+  ],
+  [
+    "kept",
+    async (page) => {
+      const kept = page.getByRole("region", { name: "Kept by" });
+      await kept.getByRole("link", { name: "dataset cleaned" }).click();
+      await page.locator("td", { hasText: "cleaned" }).first().waitFor();
+      await page.goBack();
+      await kept.getByRole("link", { name: /^client c[0-9]+$/ }).click();
+      await page
+        .getByRole("heading", { name: /client/ })
+        .first()
+        .waitFor();
+      await page.goBack();
+      await kept.waitFor();
     },
   ],
 ];

@@ -1,11 +1,13 @@
 // The page of the memory: who holds what, and why it stays.
 
+import type { ComponentChildren } from "preact";
 import { call, callWorker, messageOf } from "../api";
 import { flowing, flows } from "../flows";
 import { bytes, count, duration, millis, num, percent, plural, rate } from "../format";
+import { Holders, keepersOf, Users } from "../keepers";
 import { link, place, setQuery } from "../router";
 import { useStore, workers } from "../store";
-import type { Holding, Memory, Task, Worker } from "../types";
+import type { Holding, Keeper, Memory, Task, Worker } from "../types";
 import { Bar, Card, Empty, Op, Stat, Table, TaskLink, useCall } from "../ui/parts";
 
 interface Row extends Holding {
@@ -13,6 +15,7 @@ interface Row extends Holding {
   bytes: number;
   pinned: boolean;
   task: Task | undefined;
+  keepers: Keeper[] | undefined;
 }
 
 interface Read {
@@ -23,6 +26,8 @@ interface Read {
 
 // The largest number of workers whose memory is read at once.
 const readWorkers = 32;
+// The largest holdings, of which the page says why they stay.
+const explained = 30;
 
 async function read(names: string[]): Promise<Read> {
   const result: Read = { rows: [], tiers: [], failed: [] };
@@ -40,6 +45,7 @@ async function read(names: string[]): Promise<Read> {
             bytes: size,
             pinned: pinned.has(`${h.taskId}/${h.reservationId}`),
             task: undefined,
+            keepers: undefined,
           });
         }
       } catch (e) {
@@ -50,43 +56,54 @@ async function read(names: string[]): Promise<Read> {
   result.rows.sort((a, b) => b.bytes - a.bytes);
   result.rows.splice(60);
   // The scheduler knows why a result stays: its holders, and the tasks that need it.
+  const rows = result.rows.slice(0, explained).filter((row) => num(row.taskId));
+  const keepers = keepersOf(rows.map((row) => String(row.taskId)));
   await Promise.all(
-    result.rows.slice(0, 30).map(async (row) => {
-      if (!num(row.taskId)) return;
+    rows.map(async (row) => {
       const found = await call<{ task: Task }>("GetTask", {
         task: { id: String(row.taskId) },
       }).catch(() => null);
       row.task = found?.task;
+      row.keepers = (await keepers)[String(row.taskId)];
     }),
   );
   result.tiers.sort((a, b) => a.worker.localeCompare(b.worker, "en", { numeric: true }));
   return result;
 }
 
-// reason says why a holding stays in memory.
-function reason(row: Row): string {
-  const parts: string[] = [];
+// Why says why a holding stays in memory.
+function Why({ row }: { row: Row }) {
   const t = row.task;
+  const parts: ComponentChildren[] = [];
   if (row.owner) {
     const o = row.owner;
-    if (o.taskId) parts.push(`reserved for task t${o.taskId}`);
+    if (o.taskId)
+      parts.push(
+        <>
+          reserved for task <TaskLink id={o.taskId} />
+        </>,
+      );
     else if (o.executorSlot !== undefined)
       parts.push(`reserved by the executor of slot ${o.executorSlot}`);
     else if (o.workerId) parts.push(`reserved for worker #${o.workerId}`);
     else parts.push("reserved for a client that writes");
   }
-  if (t?.holders)
-    parts.push(
-      t.holders === 1 ? "a client or dataset holds it" : `${t.holders} clients or datasets hold it`,
-    );
-  if (t?.waitingDependents)
-    parts.push(
-      t.waitingDependents === 1 ? "a task needs it" : `${t.waitingDependents} tasks need it`,
-    );
+  if (t?.holders) parts.push(<Holders of={row.keepers} total={t.holders} />);
+  if (t?.waitingDependents) parts.push(<Users of={row.keepers} total={t.waitingDependents} />);
   if (row.pins?.length) parts.push(`pinned: ${row.pins.slice(0, 2).join(", ")}`);
   if (row.leaseCount) parts.push(`${plural(row.leaseCount, "reader")} outside`);
   if (row.copy) parts.push("a copy");
-  return parts.join("; ") || (row.task ? "nothing needs it any more" : "");
+  if (parts.length === 0 && t) parts.push("nothing needs it any more");
+  return (
+    <span class="soft">
+      {parts.map((part, i) => (
+        <span key={i}>
+          {i > 0 && "; "}
+          {part}
+        </span>
+      ))}
+    </span>
+  );
 }
 
 // spills says what a worker moves between its memory and the tiers below.
@@ -223,7 +240,7 @@ export function MemoryPage() {
                   by: (r) => r.bytes - num(r.tierBytes?.[0]),
                   cell: (r) => bytes(r.bytes - num(r.tierBytes?.[0])),
                 },
-                { name: "Why it stays", cell: (r) => <span class="soft">{reason(r)}</span> },
+                { name: "Why it stays", cell: (r) => <Why row={r} /> },
               ]}
             />
           )}

@@ -3,7 +3,8 @@
 import { useState } from "preact/hooks";
 import { call, callWorker, isMissing, messageOf } from "../api";
 import { phaseColors, phaseNames } from "../colors";
-import { ago, bytes, clock, count, duration, millis, num, plural, word } from "../format";
+import { ago, bytes, clock, count, duration, millis, num, word } from "../format";
+import { Holders, keepersOf, Users } from "../keepers";
 import { link } from "../router";
 import { attemptsOf, phases, runs } from "../runs";
 import type { Explanation, Task } from "../types";
@@ -34,6 +35,13 @@ export function TaskPage(props: { id: string }) {
   );
   const now = useNow();
   const t = found.value?.task;
+  const id = t ? String(t.taskId) : "";
+  const kept = useCall(
+    () => keepersOf(id ? [id] : []),
+    [id, t?.holders, t?.waitingDependents],
+    5000,
+  );
+  const keepers = kept.value?.[id];
   const gone = isMissing(found.error);
   if (!t) {
     if (gone) {
@@ -97,7 +105,20 @@ export function TaskPage(props: { id: string }) {
           title="Kept by"
           figure={t.holders ?? 0}
           unit={t.holders === 1 ? "holder" : "holders"}
-          note={`${plural(t.waitingDependents ?? 0, "task")} need${t.waitingDependents === 1 ? "s" : ""} it`}
+          note={
+            <>
+              {t.holders ? (
+                <>
+                  <Holders of={keepers} total={t.holders} />;{" "}
+                </>
+              ) : null}
+              {t.waitingDependents ? (
+                <Users of={keepers} total={t.waitingDependents} />
+              ) : (
+                "no task needs it"
+              )}
+            </>
+          }
         />
       </div>
       {t.error && <Failure task={t} />}
