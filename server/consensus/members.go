@@ -101,7 +101,7 @@ func (r *Peer) consider(q question) answer {
 	}
 	// The first term has no election. In a later one, votes were given, perhaps by a peer that has
 	// lost them since: it must not begin with the list and vote once more.
-	if _, led := r.state.led(); !led && started.LastIndex() <= 1 && a.Term <= 1 {
+	if r.state.leader.Load() == nil && started.LastIndex() <= 1 && a.Term <= 1 {
 		a.Phase = phaseFounding
 	}
 	if q.Join != "" {

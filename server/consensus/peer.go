@@ -416,7 +416,7 @@ func (r *Peer) Leader() string {
 		return ""
 	}
 	_, id := started.LeaderWithID()
-	if l, ok := r.state.led(); ok && l.id == string(id) {
+	if l := r.state.leader.Load(); l != nil && l.id == string(id) {
 		return l.address
 	}
 	return ""

@@ -578,34 +578,67 @@ func TestStopReachesAll(t *testing.T) {
 // TestEndsWithEntriesInTheQueue: Raft drops what it has not handed over when it is shut down, and
 // says nothing to those who wait for it.
 func TestEndsWithEntriesInTheQueue(t *testing.T) {
-	c := newCluster(t, Config{})
-	i, term := c.lead()
-	r := c.peers[i]
-	r.state.mu.Lock() // Nothing is carried out.
-	unlock := sync.OnceFunc(r.state.mu.Unlock)
-	t.Cleanup(unlock)
-	var last *commit
-	for n := range 20 {
-		before := r.raft.AppliedIndex()
-		term.mu.Lock()
-		last = term.send(kindFiles, operation{kind: opMake, name: fmt.Sprint("file-", n)}.append(nil))
-		term.mu.Unlock()
-		until(t, "an entry is in the queue", func() bool { return r.raft.AppliedIndex() > before })
-	}
-	closed := make(chan struct{})
-	go func() {
-		defer close(closed)
-		c.stop(i)
-	}()
-	until(t, "the peer ends", func() bool { return r.closing.Err() != nil && isClosed(term.lost) })
-	unlock()
-	for what, done := range map[string]chan struct{}{"the peer": closed, "its last entry": last.done} {
-		select {
-		case <-done:
-		case <-time.After(patience):
-			t.Fatalf("%s never ends", what)
+	// A leader that a busy machine holds up seldom loses its term.
+	c := newCluster(t, Config{Heartbeat: 5 * time.Second})
+	for {
+		i, term := c.lead()
+		r := c.peers[i]
+		r.state.mu.Lock() // Nothing is carried out.
+		unlock := sync.OnceFunc(r.state.mu.Unlock)
+		t.Cleanup(unlock)
+		var last *commit
+		for n := 0; n < 20 && !isClosed(term.lost); n++ {
+			before := r.raft.AppliedIndex()
+			term.mu.Lock()
+			last = term.send(kindFiles, operation{kind: opMake, name: fmt.Sprint("file-", n)}.append(nil))
+			term.mu.Unlock()
+			until(t, "an entry is in the queue, or the term ends", func() bool { return r.raft.AppliedIndex() > before || isClosed(term.lost) })
 		}
+		if isClosed(term.lost) { // This cluster has lost its leader; the next one tries again.
+			unlock()
+			term.Release()
+			continue
+		}
+		closed := make(chan struct{})
+		go func() {
+			defer close(closed)
+			c.stop(i)
+		}()
+		until(t, "the peer ends", func() bool { return r.closing.Err() != nil && isClosed(term.lost) })
+		unlock()
+		for what, done := range map[string]chan struct{}{"the peer": closed, "its last entry": last.done} {
+			select {
+			case <-done:
+			case <-time.After(patience):
+				t.Fatalf("%s never ends", what)
+			}
+		}
+		return
 	}
+}
+
+// TestABusyDiskHoldsNoAnswerUp: while a peer carries out an entry, which takes as long as its disk
+// does, it names the leader, answers other peers, and looks at them. Close waits for that look.
+func TestABusyDiskHoldsNoAnswerUp(t *testing.T) {
+	c := newCluster(t, Config{Heartbeat: 5 * time.Second})
+	i, term := c.lead()
+	defer term.Release()
+	r := c.peers[i]
+	r.state.mu.Lock() // An entry is carried out.
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		r.Leader()
+		r.consider(question{})
+		r.Peers(t.Context())
+	}()
+	select {
+	case <-answered:
+	case <-time.After(patience):
+		t.Error("nobody is answered")
+	}
+	r.state.mu.Unlock()
+	<-answered
 }
 
 // TestMissingIdentityIsSaid: a log whose peer nobody knows is not used.

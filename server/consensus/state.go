@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/hashicorp/raft"
 
@@ -55,6 +56,10 @@ type state struct {
 	// due is signalled when a snapshot is due, which is not before snapshotBytes were applied.
 	snapshotBytes int64
 	due           chan struct{}
+	// leader is the peer that began to lead last; nil: none has ever begun. Apply and Restore set
+	// it with the mutex, and all read it without: refusals and answers to other peers must not wait
+	// for the disk.
+	leader atomic.Pointer[led]
 
 	mu sync.RWMutex // guards all below
 	// grown is the size of the entries that were applied since the last snapshot began, and content
@@ -65,7 +70,6 @@ type state struct {
 	broken         error
 	writer         uint64 // the current one; 0: none has ever begun
 	number         uint64 // of its last entry
-	leader         led
 }
 
 // led is a peer that leads, with the address at which clients reach it.
@@ -97,13 +101,6 @@ func (s *state) current() *journal.Directory {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.files
-}
-
-// led returns the peer that began to lead last.
-func (s *state) led() (led, bool) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.leader, s.writer != 0
 }
 
 // cause returns why this peer cannot go on.
@@ -140,7 +137,7 @@ func (s *state) Apply(log *raft.Log) any {
 	switch e.kind {
 	case kindBegin:
 		s.writer, s.number = e.writer, e.number
-		s.leader = led{r.text(), r.text()}
+		s.leader.Store(&led{r.text(), r.text()})
 	case kindStop:
 		if e.writer != s.writer {
 			return errFenced
@@ -264,7 +261,11 @@ func (s *state) take(path string, names []string) (*snapshot, error) {
 	head := binary.AppendUvarint(nil, snapshotFormat)
 	head = binary.AppendUvarint(head, s.writer)
 	head = binary.AppendUvarint(head, s.number)
-	head = appendText(appendText(head, s.leader.id), s.leader.address)
+	leader := s.leader.Load()
+	if leader == nil {
+		leader = new(led)
+	}
+	head = appendText(appendText(head, leader.id), leader.address)
 	head = binary.AppendUvarint(head, uint64(len(names)))
 	for _, name := range names {
 		file, err := os.Open(filepath.Join(path, name))
@@ -378,7 +379,11 @@ func (s *state) Restore(from io.ReadCloser) error {
 		return s.fail(fmt.Errorf("peer: put a snapshot into its place in %s: %w: mend the disk, or make room on it, and start again", s.root, err))
 	}
 	s.files, s.writer, s.number = files, head.number(), head.number()
-	s.leader = led{head.text(), head.text()}
+	leader := &led{head.text(), head.text()}
+	if s.writer == 0 {
+		leader = nil
+	}
+	s.leader.Store(leader)
 	s.grown, s.content = 0, content
 	return head.err
 }
