@@ -6,9 +6,9 @@ import (
 	"github.com/millrace/millrace/internal/arrowtable"
 )
 
-// groups is the number of groups of parts whose bitmaps are written by one processor each: several
-// chunks of a part write to one byte.
-const groups = 8
+// bitGroups is the number of groups of parts whose bitmaps are written by one processor each:
+// several chunks of a part write to one byte.
+const bitGroups = 8
 
 // Write copies the rows of all parts to their frames, which have the sizes FrameBytes, and sets the
 // bytes between the buffers to 0.
@@ -35,8 +35,8 @@ func (p *Parts) Write(frames [][]byte) error {
 			steps = append(steps, func() error { return w.chunk(chunk) })
 		}
 		if c.form == formBits || c.nulls != nil && c.form != formNull {
-			for g := range min(groups, len(frames)) {
-				steps = append(steps, func() error { w.bits(g, min(groups, len(frames))); return nil })
+			for g := range min(bitGroups, len(frames)) {
+				steps = append(steps, func() error { w.bits(g, min(bitGroups, len(frames))); return nil })
 			}
 		}
 	}
