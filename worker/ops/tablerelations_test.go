@@ -34,7 +34,7 @@ func TestGroupsOrdersAndJoinsArePolars(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, c := range cases {
-		if c.Op == "table.aggregate" || c.Op == "table.sort" {
+		if c.Op == "table.aggregate" {
 			continue
 		}
 		var args []any
@@ -114,6 +114,7 @@ func nearColumns[T float32 | float64](a, b arrow.Array, x, y []T, tolerance floa
 
 func TestHostileTablesGiveNoGroupsOrdersOrJoins(t *testing.T) {
 	for i, by := range []any{[]any{"text", "i64"}, []any{"view", "dictionary"}, []any{"large", "decimal"}, []any{"fixed", "bytes"}} {
+		hostileArrow(t, 3*i+1, "table.sort", func(x *Table) Args { return Args{Positional: []any{x, by}} })
 		hostileArrow(t, 3*i+2, "table.join", func(x *Table) Args { return Args{Positional: []any{x, x, by, "left"}} })
 	}
 }
@@ -125,6 +126,11 @@ func TestErrorsOfGroupsOrdersAndJoins(t *testing.T) {
 		args []any
 		want string
 	}{
+		{"table.sort", []any{x, "gone"}, `no column "gone"`},
+		{"table.sort", []any{x, []any{}}, "it is empty: name a column"},
+		{"table.sort", []any{x, "struct"}, `column "struct": values of type struct<a: int64 nullable, b: utf8 nullable> cannot be sorted`},
+		{"table.sort", []any{x, "i64", []any{true, false}}, "it has 2 bools for 1 columns"},
+		{"table.sort", []any{x, "i64", int64(1)}, "expected a bool or a list of bools, got 1"},
 		{"table.join", []any{x, other, "i64"}, `no column "i64"`},
 		{"table.join", []any{x, other, "when"}, `column "when" is of type timestamp[us, tz=UTC] in the left table and of type timestamp[ns, tz=Europe/Berlin] in the right one`},
 		{"table.join", []any{x, x, "i64", "outer"}, `there is no join "outer": it is inner, left, semi or anti`},
