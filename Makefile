@@ -125,7 +125,7 @@ test: ## Run everything that CI runs, and the GPU tests if there is a GPU: 20 mi
 test-long: ## Run all tests at full size, and the sanitizers, before an issue is closed
 	@MAKE="$(MAKE)" tools/steps test-long prepare "race SHORT=" asan "sim-seeds SEEDS=10000" \
 	  fuzz-corpus fuzz py-all polars-plans frame-merges frames-small native-ops "e2e SHORT=" "chaos SECONDS=120" \
-	  "soak MINUTES=2 ELECTION=3s" jupyter prometheus gpu
+	  "soak MINUTES=2 ELECTION=3s" upgrade jupyter prometheus gpu
 
 .PHONY: fmt
 fmt: $(TOOLS)/golangci-lint $(TOOLS)/buf .venv/.stamp ## Format Go, protos and Python
@@ -330,6 +330,10 @@ ELECTION ?= 500ms
 soak: build bootstrap-net ## Make faults of three schedulers and workers under load: MINUTES=n SEED=n
 	MILLRACE_BIN=$(CURDIR)/$(BIN) go test -count=1 -v -timeout 0 -run 'TestSoak$$' ./test/soak \
 	  -soak.minutes=$(MINUTES) -soak.seed=$(SEED) -soak.election-timeout=$(ELECTION)
+
+.PHONY: upgrade
+upgrade: build bootstrap-net ## Replace the program of test/soak/older-version by this one, process by process, under load
+	MILLRACE_BIN=$(CURDIR)/$(BIN) go test -count=1 -v -tags upgrade -timeout 60m -run 'TestUpgrade$$' ./test/soak
 
 .PHONY: soak-sim
 soak-sim: bootstrap ## Simulate seeds for some time: MINUTES=n

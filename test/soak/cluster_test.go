@@ -32,9 +32,11 @@ type cluster struct {
 	lab  *netlab.Lab // nil: all processes have the network of the test
 	logs string
 	// base are the first numbers of the addresses without a lab.
-	base   string
-	all    []*process
-	client *millrace.Client
+	base string
+	all  []*process
+	// supervisor is that of the workers.
+	supervisor *process
+	client     *millrace.Client
 }
 
 // process is a scheduler or the supervisor of the workers.
@@ -42,7 +44,9 @@ type process struct {
 	c    *cluster
 	name string
 	host int
-	line []string
+	// binary is the program.
+	binary string
+	line   []string
 	// journal is the directory of a scheduler.
 	journal string
 	starts  int
@@ -50,7 +54,17 @@ type process struct {
 	ended   chan struct{}
 }
 
+// startCluster starts a cluster of the program that MILLRACE_BIN names.
 func startCluster(t *testing.T) *cluster {
+	t.Helper()
+	binary := os.Getenv("MILLRACE_BIN")
+	if binary == "" {
+		t.Fatal("MILLRACE_BIN is not set: run `make soak` or `make e2e`")
+	}
+	return startClusterOf(t, binary)
+}
+
+func startClusterOf(t *testing.T, binary string) *cluster {
 	t.Helper()
 	c := &cluster{t: t, logs: cmp.Or(*logFlag, t.TempDir()), base: fmt.Sprintf("127.%d.%d", 1+rand.IntN(250), rand.IntN(250))}
 	if apart {
@@ -62,17 +76,17 @@ func startCluster(t *testing.T) *cluster {
 		peers, clients = append(peers, c.address(i)+":7787"), append(clients, c.address(i)+":7786")
 	}
 	for i := range schedulers {
-		p := &process{c: c, name: fmt.Sprint("scheduler-", i), host: i, journal: filepath.Join(t.TempDir(), "journal")}
+		p := &process{c: c, name: fmt.Sprint("scheduler-", i), host: i, binary: binary, journal: filepath.Join(t.TempDir(), "journal")}
 		p.line = []string{"scheduler", "--listen", clients[i], "--http", "", "--journal", p.journal, "--peers", strings.Join(peers, ","), "--peer-advertise", peers[i],
 			"--election-timeout", cmp.Or(*electionFlag, 3*time.Second).String()}
 		c.all = append(c.all, p)
 		p.start()
 	}
-	addresses := strings.Join(clients, ",")
-	w := &process{c: c, name: "workers", host: workerHost}
-	w.line = []string{"worker", "--address", addresses, "--listen", c.address(workerHost) + ":0", "--name", "w", "--workers", fmt.Sprint(workers), "--slots", "2",
+	w := &process{c: c, name: "workers", host: workerHost, binary: binary}
+	w.line = []string{"worker", "--address", c.addresses(), "--listen", c.address(workerHost) + ":0", "--name", "w", "--workers", fmt.Sprint(workers), "--slots", "2",
 		"--memory-limit", "64MiB", "--death-timeout", "1h"}
 	w.start()
+	c.supervisor = w
 	c.client = c.dial("the test")
 	c.until("all workers are there", func(ctx context.Context) bool { return len(c.workers(ctx)) == workers })
 	return c
@@ -86,16 +100,21 @@ func (c *cluster) address(host int) string {
 	return fmt.Sprintf("%s.%d", c.base, host+1)
 }
 
-// dial connects a client that goes on for as long as the test.
-func (c *cluster) dial(name string) *millrace.Client {
-	c.t.Helper()
+// addresses returns those of all schedulers, as clients take them.
+func (c *cluster) addresses() string {
 	var clients []string
 	for i := range schedulers {
 		clients = append(clients, c.address(i)+":7786")
 	}
+	return strings.Join(clients, ",")
+}
+
+// dial connects a client that goes on for as long as the test.
+func (c *cluster) dial(name string) *millrace.Client {
+	c.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), eventTimeout)
 	defer cancel()
-	client, err := millrace.Dial(ctx, millrace.WithAddress(strings.Join(clients, ",")), millrace.WithToken(token), millrace.WithName(name), millrace.WithoutSharedMemory(),
+	client, err := millrace.Dial(ctx, millrace.WithAddress(c.addresses()), millrace.WithToken(token), millrace.WithName(name), millrace.WithoutSharedMemory(),
 		millrace.WithLease(time.Hour), millrace.WithRetryTimeout(eventTimeout))
 	if err != nil {
 		c.t.Fatalf("%s: %v", name, err)
@@ -107,18 +126,14 @@ func (c *cluster) dial(name string) *millrace.Client {
 func (p *process) start() {
 	t := p.c.t
 	t.Helper()
-	binary := os.Getenv("MILLRACE_BIN")
-	if binary == "" {
-		t.Fatal("MILLRACE_BIN is not set: run `make soak` or `make e2e`")
-	}
 	p.starts++
 	log, err := os.Create(filepath.Join(p.c.logs, fmt.Sprintf("%s.%03d.log", p.name, p.starts)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.cmd = exec.Command(binary, p.line...)
+	p.cmd = exec.Command(p.binary, p.line...)
 	if p.c.lab != nil {
-		p.cmd = p.c.lab.Host(p.host).Command(context.Background(), binary, p.line...)
+		p.cmd = p.c.lab.Host(p.host).Command(context.Background(), p.binary, p.line...)
 	}
 	p.cmd.Env = append(os.Environ(), "MILLRACE_SCHEDULER_FILE=", "MILLRACE_ADDRESS=", "MILLRACE_DEVICE=host", "MILLRACE_TOKEN="+token)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
