@@ -71,8 +71,8 @@ func TestPeersAreAddedAndRemoved(t *testing.T) {
 	term.Release()
 	removed := c.peers[i]
 	until(t, "the removed peer ends", func() bool { return isClosed(removed.Failed()) })
-	if text := removed.Cause().Error(); !strings.Contains(text, "was removed") {
-		t.Error(text)
+	if err := removed.Cause(); !errors.Is(err, ErrRemoved) {
+		t.Error(err)
 	}
 	c.stop(i)
 	// One that is dead is replaced.
@@ -145,8 +145,8 @@ func TestARemovedPeerHearsOfALaterLeader(t *testing.T) {
 	c.start(away)
 	removed := c.peers[away]
 	until(t, "the removed peer ends", func() bool { return isClosed(removed.Failed()) })
-	if text := removed.Cause().Error(); !strings.Contains(text, "was removed") {
-		t.Error(text)
+	if err := removed.Cause(); !errors.Is(err, ErrRemoved) {
+		t.Error(err)
 	}
 }
 

@@ -185,7 +185,7 @@ func (r *Peer) identify() error {
 		if begun, err := journal.Identify(d); err != nil {
 			return err
 		} else if begun != nil {
-			return fmt.Errorf("peer: %s has the journal of a scheduler alone: \"millrace peers bootstrap\" makes it that of the first of several; or choose another directory", d.Path())
+			return unusable(fmt.Errorf("peer: %s has the journal of a scheduler alone: \"millrace peers bootstrap\" makes it that of the first of several; or choose another directory", d.Path()))
 		}
 		return nil
 	}
@@ -193,7 +193,7 @@ func (r *Peer) identify() error {
 		err = json.Unmarshal(text, &r.identity)
 	}
 	if err != nil {
-		return fmt.Errorf("peer: read %s: %w: move the directory away, and start again: the others hand over all", filepath.Join(d.Path(), IdentityFile), err)
+		return unusable(fmt.Errorf("peer: read %s: %w: move the directory away, and start again: the others hand over all", filepath.Join(d.Path(), IdentityFile), err))
 	}
 	return nil
 }
@@ -206,8 +206,8 @@ func RefuseOlder(d *journal.Directory) error {
 	} else if err != nil {
 		return err
 	}
-	return fmt.Errorf("peer: an earlier version of the program wrote %s, as %s in it says: stop that version, copy \"files\" out of the directory of the scheduler that led last, "+
-		"call \"millrace peers bootstrap\" with the copy, and start the others with empty directories", d.Path(), olderFile)
+	return unusable(fmt.Errorf("peer: an earlier version of the program wrote %s, as %s in it says: stop that version, copy \"files\" out of the directory of the scheduler that led last, "+
+		"call \"millrace peers bootstrap\" with the copy, and start the others with empty directories", d.Path(), olderFile))
 }
 
 // idMark is between the address and the number in the id of a peer.
@@ -252,7 +252,7 @@ func (r *Peer) begin(ctx context.Context) error {
 	}
 	var err error
 	if r.store, err = wal.Open(path, wal.WithLogger(logger), wal.WithMetaStore(&r.meta)); err != nil {
-		return fmt.Errorf("peer: open the log in %s: %w: move the directory away, and start again: the others hand over all", path, err)
+		return unusable(fmt.Errorf("peer: open the log in %s: %w: move the directory away, and start again: the others hand over all", path, err))
 	}
 	snapshots, err := raft.NewFileSnapshotStoreWithLogger(path, 1, logger)
 	if err != nil {
@@ -261,11 +261,11 @@ func (r *Peer) begin(ctx context.Context) error {
 	store := &disk{r.store, path, r.state}
 	existing, err := raft.HasExistingState(store, store, snapshots)
 	if err != nil {
-		return fmt.Errorf("peer: read the log in %s: %w: move the directory away, and start again: the others hand over all", path, err)
+		return unusable(fmt.Errorf("peer: read the log in %s: %w: move the directory away, and start again: the others hand over all", path, err))
 	}
 	if existing && r.identity.ID == "" {
-		return fmt.Errorf("peer: %s is missing, and a log is in %s: bring the file back from a copy; or move the directory away, and start again: the others hand over all",
-			filepath.Join(r.config.Directory.Path(), IdentityFile), path)
+		return unusable(fmt.Errorf("peer: %s is missing, and a log is in %s: bring the file back from a copy; or move the directory away, and start again: the others hand over all",
+			filepath.Join(r.config.Directory.Path(), IdentityFile), path))
 	}
 	found := false
 	if existing {
@@ -295,7 +295,7 @@ func (r *Peer) begin(ctx context.Context) error {
 	}
 	started, err := raft.NewRaft(config, r.state, store, store, snapshots, r.transport)
 	if err != nil {
-		return fmt.Errorf("peer: begin with the log in %s: %w: mend the disk, or move the directory away, and start again: the others hand over all", path, errors.Join(err, r.state.cause()))
+		return unusable(fmt.Errorf("peer: begin with the log in %s: %w: mend the disk, or move the directory away, and start again: the others hand over all", path, errors.Join(err, r.state.cause())))
 	}
 	r.mu.Lock()
 	r.raft, r.begun, r.end = started, time.Now(), sync.OnceValue(started.Shutdown)

@@ -654,8 +654,8 @@ func TestMissingIdentityIsSaid(t *testing.T) {
 	c.start(lost)
 	r := c.peers[lost]
 	until(t, "the peer fails", func() bool { return isClosed(r.Failed()) })
-	if text := r.Cause().Error(); !strings.Contains(text, IdentityFile+" is missing") || !strings.Contains(text, "the others hand over all") {
-		t.Error(text)
+	if err := r.Cause(); !errors.As(err, new(DirectoryError)) || !strings.Contains(err.Error(), IdentityFile+" is missing") || !strings.Contains(err.Error(), "the others hand over all") {
+		t.Error(err)
 	}
 }
 
@@ -678,7 +678,7 @@ func TestDirectoryOfAnEarlierVersionIsRefused(t *testing.T) {
 	if r, err := Open(Config{Directory: directory, Addresses: names, Own: names[0], Listener: listener}); err == nil {
 		r.Close()
 		t.Error("a peer begins in it")
-	} else if !strings.Contains(err.Error(), olderFile) || !strings.Contains(err.Error(), "millrace peers bootstrap") {
+	} else if !errors.As(err, new(DirectoryError)) || !strings.Contains(err.Error(), olderFile) || !strings.Contains(err.Error(), "millrace peers bootstrap") {
 		t.Error(err)
 	}
 	if err := Bootstrap(directory, names, names[0], nil, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), olderFile) {

@@ -130,8 +130,8 @@ func (s *state) Apply(log *raft.Log) any {
 	}
 	e, err := open(log.Data)
 	if err != nil {
-		return s.fail(fmt.Errorf("peer: entry %d of the log in %s: %w: the disk or a program has damaged it: "+
-			"move the directory away, and start again: the others hand over all", log.Index, s.root, err))
+		return s.fail(unusable(fmt.Errorf("peer: entry %d of the log in %s: %w: the disk or a program has damaged it: "+
+			"move the directory away, and start again: the others hand over all", log.Index, s.root, err)))
 	}
 	r := &reader{data: e.body}
 	switch e.kind {

@@ -186,7 +186,7 @@ func (r *Peer) attend(ctx context.Context) error {
 		}
 		// A configuration that was just changed may be seen by one look.
 		if removed++; removed > 1 {
-			return errors.New("peer: this scheduler was removed from the peers: stop it; to add it again, move its directory away, and call \"millrace peers add\"")
+			return ErrRemoved
 		}
 	}
 }

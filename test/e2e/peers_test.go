@@ -18,6 +18,10 @@ import (
 // patience lets schedulers and workers go on where processes stand still for seconds.
 var patience = []string{"MILLRACE_ELECTION_TIMEOUT=3s", "MILLRACE_DEATH_TIMEOUT=10m"}
 
+// unusableDirectory is the exit code of a scheduler that was removed from the others, or cannot use
+// its directory.
+const unusableDirectory = 9
+
 // peers is several schedulers with one journal.
 type peers struct {
 	*restarted
@@ -335,6 +339,9 @@ func TestOneSchedulerBecomesThreeAndIsReplaced(t *testing.T) {
 	within(t, "the one that was removed ends", r.each[led].isEnded)
 	if text := r.each[led].log.String(); !strings.Contains(text, "was removed from the peers") {
 		t.Errorf("the one that was removed wrote:\n%s", text)
+	}
+	if code := r.each[led].cmd.ProcessState.ExitCode(); code != unusableDirectory {
+		t.Errorf("the one that was removed ends with code %d", code)
 	}
 	succeeds(t, r.commandEnv(), "", "peers", "add", r.each[3].own)
 	left := (led + 1) % 3

@@ -68,6 +68,34 @@ func TestUnitsShareNoDirectory(t *testing.T) {
 	}
 }
 
+// A scheduler that ends with an exit code that no restart can repair is not started again.
+func TestUnitsDoNotRestartInVain(t *testing.T) {
+	t.Parallel()
+	u := &units{written: map[string]string{}}
+	codes := strings.Fields(u.value(t, schedulerUnit, "RestartPreventExitStatus", ""))
+	for name, args := range map[string][]string{
+		"the flags are wrong":                    {"--peers", "127.0.0.1:1"},
+		"an earlier version wrote the directory": nil,
+	} {
+		directory, own := t.TempDir(), fixedAddress(t)
+		if err := os.WriteFile(filepath.Join(directory, "replica.json"), []byte("{}"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if args == nil {
+			args = []string{"--peers", strings.Join([]string{own, fixedAddress(t), fixedAddress(t)}, ",")}
+		}
+		args = append([]string{"scheduler", "--listen", "127.0.0.1:0", "--http", "", "--token", "t0ken", "--journal", directory, "--peer-advertise", own}, args...)
+		s := background(t, nil, args...)
+		within(t, "the scheduler ends", (&peer{started: s}).isEnded)
+		if code := fmt.Sprint(s.cmd.ProcessState.ExitCode()); !slices.Contains(codes, code) {
+			t.Errorf("%s: the scheduler ends with code %s, and the unit restarts it except after %v:\n%s", name, code, codes, s.log.String())
+		}
+	}
+	if !slices.Contains(codes, fmt.Sprint(unusableDirectory)) {
+		t.Errorf("a scheduler that was removed is started again: the unit excludes %v", codes)
+	}
+}
+
 // The units of deploy/systemd make a cluster of three schedulers, whose addresses fit together. It
 // goes on without the one that leads, and the unit brings that back.
 func TestUnitsOfThreeSchedulers(t *testing.T) {

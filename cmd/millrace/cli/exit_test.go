@@ -12,6 +12,7 @@ import (
 
 	millrace "github.com/millrace/millrace/clients/go"
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/server/consensus"
 	"github.com/millrace/millrace/worker/supervisor"
 )
 
@@ -24,6 +25,8 @@ func TestExitCodes(t *testing.T) {
 		{unusableError{errors.New("no ucx")}, exitUnusable},
 		{fmt.Errorf("workers: %w", &supervisor.UnusableError{Name: "host-0", Cause: "no ucx"}), exitUnusable},
 		{usageError{errors.New("--slots -1")}, exitUsage},
+		{fmt.Errorf("run: %w", consensus.ErrRemoved), exitDirectory},
+		{usageError{consensus.ErrRemoved}, exitUsage},
 		{fmt.Errorf("get: %w", &millrace.TaskError{Key: "a", Reason: "TIMEOUT"}), exitTaskFailed},
 		{fmt.Errorf("wait: %w", graph), exitTaskFailed},
 		{fmt.Errorf("wait: %w", context.DeadlineExceeded), exitTimeout},

@@ -17,6 +17,7 @@ import (
 
 	millrace "github.com/millrace/millrace/clients/go"
 	"github.com/millrace/millrace/internal/version"
+	"github.com/millrace/millrace/server/consensus"
 	"github.com/millrace/millrace/worker/supervisor"
 )
 
@@ -31,6 +32,7 @@ const (
 	exitTimeout
 	exitTaskFailed
 	exitUnusable
+	exitDirectory
 )
 
 const rootHelp = `Millrace is a distributed task service: a scheduler, a worker for each device, and clients in any language.
@@ -45,7 +47,7 @@ $XDG_CONFIG_HOME/millrace or in /etc/millrace; flags win over the environment, t
 
 Exit codes: 0 done; 1 failed; 2 wrong usage; 3 not found; 4 cluster unreachable; 5 not allowed; 6 out of time; 7 a task
 failed or was cancelled; 8 this machine lacks what was asked for (--protocol, --memory-limit, --python), or a worker ends again and
-again before it has begun.`
+again before it has begun; 9 one of several schedulers was removed from them, or cannot use its directory: a restart ends alike.`
 
 // rpcPrefix matches the text that gRPC puts before the scheduler's message. The exit code has the
 // same meaning.
@@ -107,6 +109,7 @@ func exitCode(err error) int {
 	var old oldFailureError
 	var unusable unusableError
 	var given *supervisor.UnusableError
+	var directory consensus.DirectoryError
 	switch {
 	case errors.As(err, &unusable):
 		return exitUnusable
@@ -123,6 +126,8 @@ func exitCode(err error) int {
 	// The errors for unknown commands are cobra's own and have no type.
 	case errors.As(err, &usage), strings.HasPrefix(err.Error(), "unknown command "):
 		return exitUsage
+	case errors.As(err, &directory):
+		return exitDirectory
 	case errors.As(err, &task), errors.As(err, &graph), errors.As(err, &old):
 		return exitTaskFailed
 	case errors.Is(err, context.DeadlineExceeded):
