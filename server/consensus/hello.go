@@ -201,13 +201,10 @@ func (l *layer) dial(ctx context.Context, id string, kind byte) (net.Conn, error
 	if err != nil {
 		return nil, err
 	}
-	until, _ := ctx.Deadline()
-	err = conn.SetDeadline(until)
-	if err == nil {
-		err = l.greet(conn, kind, id)
-	}
-	if err == nil {
-		err = conn.SetDeadline(time.Time{})
+	end := within(ctx, conn)
+	err = l.greet(conn, kind, id)
+	if !end() { // The connection may have a deadline.
+		err = ctx.Err()
 	}
 	if err != nil {
 		_ = conn.Close() // Nothing was said.

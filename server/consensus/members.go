@@ -65,8 +65,12 @@ type answer struct {
 }
 
 const (
-	// joinTime is how long a change of the configuration may wait for its turn.
-	joinTime = 5 * time.Second
+	// joinTime is how long a change of the configuration may wait for its turn, and changeTime
+	// until it is committed. The caller may allow less.
+	joinTime   = 5 * time.Second
+	changeTime = 2 * joinTime
+	// askTime bounds a question that changes nothing.
+	askTime = 5 * time.Second
 	// waitLog is the time between two lines of the log while others are waited for.
 	waitLog = 10 * time.Second
 )
@@ -128,6 +132,8 @@ func (r *Peer) members() []raft.Server {
 // address. It gets no vote before it has nearly all: until then, it could acknowledge nothing in
 // time, and the others would wait for it.
 func (r *Peer) admit(leads *raft.Raft, q question) error {
+	ctx, cancel := context.WithTimeout(r.closing, 3*joinTime) // Then the other side is gone.
+	defer cancel()
 	for _, s := range r.members() {
 		switch {
 		case string(s.ID) == q.Join && s.Suffrage == raft.Voter:
@@ -137,11 +143,11 @@ func (r *Peer) admit(leads *raft.Raft, q question) error {
 				return nil // It asks again.
 			}
 			r.log.Info("a peer has all, and votes from now on", "address", q.Address)
-			return leads.AddVoter(s.ID, s.Address, 0, joinTime).Error()
+			return r.propose(ctx, func() raft.Future { return leads.AddVoter(s.ID, s.Address, 0, joinTime) })
 		case !strings.HasPrefix(q.Join, q.Address+idMark):
 		case string(s.Address) == q.Address:
 			r.vacate(q.Address, true)
-			if err := leads.RemoveServer(s.ID, 0, joinTime).Error(); err != nil {
+			if err := r.propose(ctx, func() raft.Future { return leads.RemoveServer(s.ID, 0, joinTime) }); err != nil {
 				return err
 			}
 		}
@@ -153,7 +159,9 @@ func (r *Peer) admit(leads *raft.Raft, q question) error {
 		return fmt.Errorf("%s is none of the peers: add it with \"millrace peers add %s\"", q.Address, q.Address)
 	}
 	r.log.Warn("a peer comes with an empty directory", "address", q.Address)
-	err := leads.AddNonvoter(raft.ServerID(q.Join), raft.ServerAddress(q.Address), 0, joinTime).Error()
+	err := r.propose(ctx, func() raft.Future {
+		return leads.AddNonvoter(raft.ServerID(q.Join), raft.ServerAddress(q.Address), 0, joinTime)
+	})
 	if err == nil {
 		r.vacate(q.Address, false)
 	}
@@ -209,7 +217,11 @@ func (r *Peer) seek(ctx context.Context, q question) (map[string]answer, map[str
 
 // inquireAt asks the peers at some addresses.
 func (r *Peer) inquireAt(ctx context.Context, addresses map[string]bool, q question) (map[string]answer, map[string]error) {
-	ctx, cancel := context.WithTimeout(ctx, 3*joinTime)
+	limit := askTime
+	if q.Join != "" {
+		limit = 3 * joinTime
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	answers, errs := map[string]answer{}, map[string]error{}
 	var mu sync.Mutex
@@ -269,15 +281,21 @@ func (r *Peer) inquireOf(ctx context.Context, address string, q question) (a ans
 		return a, err
 	}
 	defer func() { _ = conn.Close() }() // All was said.
-	if until, ok := ctx.Deadline(); ok {
-		if err := conn.SetDeadline(until); err != nil {
-			return a, err
-		}
+	end := within(ctx, conn)
+	defer end()
+	err = json.NewEncoder(conn).Encode(q)
+	if err == nil {
+		err = json.NewDecoder(conn).Decode(&a)
 	}
-	if err := json.NewEncoder(conn).Encode(q); err != nil {
-		return a, err
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("peer: question to %s: %w", address, ctx.Err())
 	}
-	return a, json.NewDecoder(conn).Decode(&a)
+	return a, err
+}
+
+// within ends what a connection waits for when the context ends. The caller calls end.
+func within(ctx context.Context, conn net.Conn) (end func() bool) {
+	return context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) }) // Its reader hears of it.
 }
 
 // first decides how a peer with an empty directory begins. found: this is the first start of the

@@ -3,8 +3,10 @@ package consensus
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"maps"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -180,7 +182,7 @@ func TestALeaderOfAnotherClusterRemovesNobody(t *testing.T) {
 
 // TestTheLastMajorityStays: a peer is not removed if too few of the others answer.
 func TestTheLastMajorityStays(t *testing.T) {
-	c := newCluster(t, Config{})
+	c := newCluster(t, Config{Heartbeat: 5 * time.Second}) // A lost term would wait for its release.
 	i, term := c.lead()
 	defer term.Release()
 	dead, living := (i+1)%3, (i+2)%3
@@ -386,4 +388,85 @@ func TestAPeerThatWasAddedMayComeLate(t *testing.T) {
 		t.Fatal(err)
 	}
 	term.Release()
+}
+
+// TestAChangeThatTakesLongSaysSo: a change of the list of peers waits no longer than its caller and
+// a limit of its own allow. The error says that it may still happen, and it does.
+func TestAChangeThatTakesLongSaysSo(t *testing.T) {
+	c := newCluster(t, Config{Heartbeat: 5 * time.Second, changeTime: 200 * time.Millisecond})
+	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	for _, ctx := range []context.Context{short, t.Context()} {
+		address := later[0]
+		if ctx == short {
+			address = later[1]
+		}
+		refused := true
+		for refused { // A leader of a busy machine may lose its term.
+			i, term := c.lead()
+			r := c.peers[i]
+			r.state.mu.Lock() // The change waits behind an entry.
+			term.mu.Lock()
+			term.send(kindFiles, operation{kind: opMake, name: "file"}.append(nil))
+			term.mu.Unlock()
+			done := make(chan error, 1)
+			go func() { done <- r.AddPeer(ctx, address) }()
+			var err error
+			select {
+			case err = <-done:
+			case <-time.After(patience):
+				t.Error("the change waits without a bound")
+			}
+			r.state.mu.Unlock()
+			term.end()
+			term.Release()
+			if _, refused = leader.Refused(err); !refused && (err == nil || !strings.Contains(err.Error(), "it may still happen")) {
+				t.Fatalf("got %v", err)
+			}
+			if got := errors.Is(err, context.DeadlineExceeded); !refused && got != (ctx == short) {
+				t.Errorf("the caller's deadline: %t: %v", got, err)
+			}
+		}
+		until(t, "the change happens", func() bool {
+			return slices.ContainsFunc(c.peers[0].members(), func(s raft.Server) bool { return string(s.Address) == address })
+		})
+	}
+}
+
+// TestAQuestionEndsWithItsCaller: a peer takes the connection and says nothing, as one that is
+// stopped does. A question to it ends with its context, so that Close does not wait for it.
+func TestAQuestionEndsWithItsCaller(t *testing.T) {
+	var listeners [2]net.Listener
+	for i := range listeners {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = listener.Close() }() // The layer closes one.
+		listeners[i] = listener
+	}
+	config := Config{Own: names[0], Secret: []byte("secret"), Listener: listeners[0], Log: slog.New(slog.DiscardHandler), dial: func(ctx context.Context, address string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "tcp", address)
+	}}
+	r := &Peer{config: config, layer: newLayer(config, func() identity { return identity{} }, func(net.Conn) {})}
+	defer func() { _ = r.layer.Close() }()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	asked := make(chan error, 1)
+	go func() {
+		_, err := r.inquireOf(ctx, listeners[1].Addr().String(), question{})
+		asked <- err
+	}()
+	conn, err := listeners[1].Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err := io.ReadFull(conn, make([]byte, len(helloMagic))); err != nil { // It has begun.
+		t.Fatal(err)
+	}
+	cancel()
+	if err := <-asked; !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
 }

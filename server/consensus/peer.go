@@ -85,6 +85,8 @@ type Config struct {
 	// SnapshotBytes is the least size of the log from which a snapshot takes its place. 0: 64 MiB.
 	SnapshotBytes int64
 
+	// changeTime bounds a change of the list of peers; 0: the constant of this name.
+	changeTime time.Duration
 	// dial connects to another peer; nil: by TCP. Tests break connections.
 	dial func(ctx context.Context, address string) (net.Conn, error)
 }

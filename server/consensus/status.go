@@ -106,7 +106,7 @@ func (r *Peer) leading() (*raft.Raft, error) {
 
 // AddPeer is part of schedapi.Peers. The peer has a place without a vote, which it takes when it
 // comes.
-func (r *Peer) AddPeer(_ context.Context, address string) error {
+func (r *Peer) AddPeer(ctx context.Context, address string) error {
 	leads, err := r.leading()
 	if err != nil {
 		return err
@@ -114,7 +114,9 @@ func (r *Peer) AddPeer(_ context.Context, address string) error {
 	if slices.ContainsFunc(r.members(), func(s raft.Server) bool { return string(s.Address) == address }) {
 		return nil // The call is repeated.
 	}
-	return r.settled(leads.AddNonvoter(raft.ServerID(address), raft.ServerAddress(address), 0, joinTime))
+	return r.settle(ctx, func() raft.Future {
+		return leads.AddNonvoter(raft.ServerID(address), raft.ServerAddress(address), 0, joinTime)
+	})
 }
 
 // RemovePeer is part of schedapi.Peers.
@@ -149,19 +151,51 @@ func (r *Peer) RemovePeer(ctx context.Context, address string) error {
 		return leader.Refusal(r.Leader())
 	}
 	r.vacate(address, false)
-	return r.settled(leads.RemoveServer(found.ID, 0, joinTime))
+	return r.settle(ctx, func() raft.Future { return leads.RemoveServer(found.ID, 0, joinTime) })
 }
 
-// settled waits for a change of the configuration.
-func (r *Peer) settled(change raft.IndexFuture) error {
-	err := change.Error()
-	if errors.Is(err, raft.ErrNotLeader) || errors.Is(err, raft.ErrLeadershipLost) || errors.Is(err, raft.ErrLeadershipTransferInProgress) {
+// settle makes a change of the configuration, and waits for it as long as its caller and changeTime
+// allow. A change that was proposed goes on: nothing can take it back.
+func (r *Peer) settle(ctx context.Context, propose func() raft.Future) error {
+	limit := cmp.Or(r.config.changeTime, changeTime)
+	waiting, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	err := r.propose(waiting, propose)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipLost), errors.Is(err, raft.ErrLeadershipTransferInProgress), errors.Is(err, raft.ErrRaftShutdown):
 		return leader.Refusal(r.Leader())
+	case errors.Is(err, raft.ErrEnqueueTimeout):
+		return fmt.Errorf("peer: change the list of peers: %w: nothing has changed: repeat the call", err)
+	case ctx.Err() != nil:
+		return fmt.Errorf("peer: change the list of peers: %w before most schedulers had it: it may still happen: see \"millrace peers list\", and repeat the call", ctx.Err())
+	case waiting.Err() != nil:
+		return fmt.Errorf("peer: change the list of peers: within %v, most schedulers did not have it: it may still happen: see \"millrace peers list\", start those that are away, and repeat the call", limit)
 	}
-	if err != nil {
-		return fmt.Errorf("peer: change the list of peers: %w: repeat the call", err)
+	return fmt.Errorf("peer: change the list of peers: %w: repeat the call", err)
+}
+
+// propose makes a change of the configuration, and waits for it until the context or the peer ends.
+// Close waits for the change itself: Raft answers it before it is shut down, and perhaps never
+// after that.
+func (r *Peer) propose(ctx context.Context, change func() raft.Future) error {
+	done := make(chan error, 1)
+	r.mu.Lock()
+	if ended := r.closing.Err() != nil || isClosed(r.state.failed); ended {
+		r.mu.Unlock()
+		return raft.ErrRaftShutdown
 	}
-	return nil
+	r.commits.Go(func() { done <- change().Error() })
+	r.mu.Unlock()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-r.closing.Done():
+		return raft.ErrRaftShutdown
+	}
 }
 
 // attend looks at the others while this peer leads, and ends with an error if this one was removed.
