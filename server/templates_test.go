@@ -196,7 +196,8 @@ func TestInstancesOfATemplateAreThePlainSubmission(t *testing.T) {
 	c := start(t, server.Config{})
 	ctx := timeout(t)
 	var mu sync.Mutex
-	seen := map[string][]byte{}
+	seen := map[uint64][]byte{} // The arguments of each task that has run.
+	var checks []func()
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		template := randomTemplate(r)
@@ -239,11 +240,9 @@ func TestInstancesOfATemplateAreThePlainSubmission(t *testing.T) {
 			args    map[string][]byte
 			results map[string]string
 		}
-		run := func(namespace string, request *pb.SubmitRequest, listed int) made {
-			mu.Lock()
-			clear(seen)
-			mu.Unlock()
-			opened, err := c.client.OpenClient(ctx, &pb.OpenClientRequest{Namespace: namespace})
+		// submit submits the tasks, and returns a function that waits for their results.
+		submit := func(namespace string, request *pb.SubmitRequest, listed int) func() made {
+			opened, err := c.client.OpenClient(ctx, &pb.OpenClientRequest{Namespace: namespace, LeaseTtl: durationpb.New(testTimeout)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -265,7 +264,7 @@ func TestInstancesOfATemplateAreThePlainSubmission(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			m := made{results: map[string]string{}}
+			m := made{args: map[string][]byte{}, results: map[string]string{}}
 			numbers := map[string]uint64{}
 			for _, task := range list.GetTasks() {
 				numbers[task.GetKey()] = task.GetTaskId()
@@ -300,28 +299,24 @@ func TestInstancesOfATemplateAreThePlainSubmission(t *testing.T) {
 					t.Errorf("seed %d: the instances have the numbers %v, want %v", seed, instances, want)
 				}
 			}
-			worker := c.join(c.conn, registration("w-"+namespace), sums(&mu, seen))
-			defer worker.leave()
-			c.final(watch, slices.Collect(maps.Values(held)))
-			for key := range held {
-				result, err := c.client.GetResult(ctx, &pb.GetResultRequest{Task: &pb.TaskRef{Task: &pb.TaskRef_Key{Key: key}, Namespace: namespace}})
-				if err != nil {
-					t.Fatal(err)
+			return func() made {
+				c.final(watch, slices.Collect(maps.Values(held)))
+				for key := range held {
+					result, err := c.client.GetResult(ctx, &pb.GetResultRequest{Task: &pb.TaskRef{Task: &pb.TaskRef_Key{Key: key}, Namespace: namespace}})
+					if err != nil {
+						t.Fatal(err)
+					}
+					m.results[key] = string(result.GetValue().GetBytesValue())
 				}
-				m.results[key] = string(result.GetValue().GetBytesValue())
-			}
-			// Tasks that nobody holds and no other one needs may still run.
-			for runs := true; runs; {
-				list, err := c.client.ListTasks(ctx, &pb.ListTasksRequest{GraphId: answer.GetGraphId(), PageSize: 1000})
-				if err != nil {
-					t.Fatal(err)
+				mu.Lock()
+				defer mu.Unlock()
+				for key, number := range numbers {
+					if arguments, ran := seen[number]; ran {
+						m.args[key] = arguments
+					}
 				}
-				runs = slices.ContainsFunc(list.GetTasks(), func(task *pb.Task) bool { return task.GetState() < pb.TaskState_TASK_STATE_SUCCEEDED })
+				return m
 			}
-			mu.Lock()
-			defer mu.Unlock()
-			m.args = maps.Clone(seen)
-			return m
 		}
 		held := len(outside)
 		for _, task := range plain.GetTasks()[len(outside):] {
@@ -329,20 +324,35 @@ func TestInstancesOfATemplateAreThePlainSubmission(t *testing.T) {
 				held++
 			}
 		}
-		want := run(fmt.Sprint("plain", seed), plain, len(plain.GetTasks()))
-		got := run(fmt.Sprint("template", seed), instances, held)
-		if !slices.EqualFunc(got.tasks, want.tasks, func(a, b *pb.Task) bool { return proto.Equal(a, b) }) {
-			t.Fatalf("seed %d: tasks\n%v, want\n%v", seed, got.tasks, want.tasks)
-		}
-		// A task that no held one needs may not have run when the held ones have ended.
-		for key, arguments := range want.args {
-			if others, ran := got.args[key]; ran && string(others) != string(arguments) {
-				t.Fatalf("seed %d: task %q has the arguments\n%q, want\n%q", seed, key, others, arguments)
+		wanted := submit(fmt.Sprint("plain", seed), plain, len(plain.GetTasks()))
+		instantiated := submit(fmt.Sprint("template", seed), instances, held)
+		checks = append(checks, func() {
+			want, got := wanted(), instantiated()
+			if !slices.EqualFunc(got.tasks, want.tasks, func(a, b *pb.Task) bool { return proto.Equal(a, b) }) {
+				t.Fatalf("seed %d: tasks\n%v, want\n%v", seed, got.tasks, want.tasks)
 			}
-		}
-		if !maps.Equal(got.results, want.results) || len(got.results) == 0 {
-			t.Fatalf("seed %d: other results", seed)
-		}
+			// A task that no held one needs may not have run when the held ones have ended.
+			for key, arguments := range want.args {
+				if others, ran := got.args[key]; ran && string(others) != string(arguments) {
+					t.Fatalf("seed %d: task %q has the arguments\n%q, want\n%q", seed, key, others, arguments)
+				}
+			}
+			if !maps.Equal(got.results, want.results) || len(got.results) == 0 {
+				t.Fatalf("seed %d: other results", seed)
+			}
+		})
+	}
+	// One worker runs the tasks of all graphs: before it joins, all tasks are listed as they wait.
+	texts := map[string][]byte{}
+	run := sums(&mu, texts)
+	c.join(c.conn, registration("w"), func(a *workerv1.Assignment) *workerv1.TaskReport {
+		mu.Lock()
+		seen[a.GetTaskId()] = a.GetArguments()
+		mu.Unlock()
+		return run(a)
+	})
+	for _, check := range checks {
+		check()
 	}
 }
 
