@@ -420,10 +420,22 @@ func (s *dataService) FollowLogs(_ *pb.FollowLogsRequest, stream grpc.ServerStre
 	return stream.Context().Err()
 }
 
+// executorService has one idle process.
+type executorService struct {
+	pb.UnimplementedExecutorServiceServer
+}
+
+func (executorService) DescribeExecutors(context.Context, *pb.DescribeExecutorsRequest) (*pb.DescribeExecutorsResponse, error) {
+	return &pb.DescribeExecutorsResponse{Processes: []*pb.ExecutorProcess{{State: pb.ExecutorState_EXECUTOR_STATE_IDLE}}}, nil
+}
+
 // A page reads logs of workers by the scheduler, with its own token.
 func TestCallsOfWorkersByHTTP(t *testing.T) {
 	data := new(dataService)
-	address := serveWorker(t, func(s *grpc.Server) { pb.RegisterDataServiceServer(s, data) })
+	address := serveWorker(t, func(s *grpc.Server) {
+		pb.RegisterDataServiceServer(s, data)
+		pb.RegisterExecutorServiceServer(s, executorService{})
+	})
 	c := start(t, server.Config{HTTPAddress: "127.0.0.1:0", Tokens: map[string]server.Role{"secret": server.RoleOperator, "look": server.RoleReader, "work": server.RoleWorker}})
 	r := registration("w 0/a")
 	r.DataAddress = address
@@ -452,6 +464,13 @@ func TestCallsOfWorkersByHTTP(t *testing.T) {
 	}
 	if got, err := b.stream(http.MethodPost, path+"FollowLogs", "{}").next(); err != nil || got.data == nil {
 		t.Errorf("follow: %s, %v", got.data, err)
+	}
+	const executors = "/api/workers/w%200%2Fa/millrace.v1.ExecutorService/"
+	if code, body := b.do(http.MethodPost, executors+"DescribeExecutors", "{}"); code != http.StatusOK || !strings.Contains(body, "EXECUTOR_STATE_IDLE") {
+		t.Errorf("executors: %d %s", code, body)
+	}
+	if code, reason := b.refusal(http.MethodPost, executors+"RestartExecutors", "{}"); code != http.StatusNotImplemented || reason != "UNIMPLEMENTED" {
+		t.Errorf("a call that is not for pages: %d %s", code, reason)
 	}
 	if code, reason := b.refusal(http.MethodPost, path+"GetTaskLogs", "{}"); code != http.StatusNotImplemented || reason != "UNIMPLEMENTED" {
 		t.Errorf("an error of the worker: %d %s", code, reason)

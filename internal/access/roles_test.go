@@ -20,7 +20,7 @@ func TestTasksAndReadersReachNothingOfOthers(t *testing.T) {
 		access.Task:   append([]string{"RegisterPlugin", "RunFunction", "UnregisterPlugin"}, operators...),
 	}
 	reads := []string{
-		"Check", "DescribeMemory", "ExplainTask", "FollowLogs", "GetClusterInfo", "GetDataset", "GetEvent", "GetGraph", "GetMetadata", "GetProfile",
+		"Check", "DescribeExecutors", "DescribeMemory", "ExplainTask", "FollowLogs", "GetClusterInfo", "GetDataset", "GetEvent", "GetGraph", "GetMetadata", "GetProfile",
 		"GetQueue", "GetReport", "GetResult", "GetSchedulerLog", "GetSemaphore", "GetTask", "GetTaskLogs", "GetTopic", "GetVariable", "GetWorker",
 		"GetWorkerLog", "List", "ListAlarms", "ListClients", "ListDatasets", "ListEvents", "ListGraphs", "ListPeers", "ListPlugins", "ListTaskRuns", "ListTasks",
 		"ListTopics", "ListWorkers", "LocateObjects", "ReadObjects", "ServerReflectionInfo", "Watch",

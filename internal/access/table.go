@@ -144,6 +144,7 @@ var table = []Right{
 	{Method: pb.ExecutorService_RunFunction_FullMethodName, Roles: clients, Bound: Cluster},
 	{Method: pb.ExecutorService_RestartExecutors_FullMethodName, Roles: operators, Bound: Cluster},
 	{Method: pb.ExecutorService_GetProfile_FullMethodName, Roles: readers, Bound: Cluster},
+	{Method: pb.ExecutorService_DescribeExecutors_FullMethodName, Roles: readers, Bound: Everywhere},
 
 	// The workers: other workers. Such a connection reaches all memory of a worker.
 	{Method: workerv1.PeerService_Connect_FullMethodName, Roles: peers, Bound: Cluster},

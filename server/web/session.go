@@ -200,6 +200,7 @@ func (s *Site) call(w http.ResponseWriter, r *http.Request) {
 var workerCalls = []string{
 	pb.DataService_GetTaskLogs_FullMethodName, pb.DataService_GetWorkerLog_FullMethodName,
 	pb.DataService_FollowLogs_FullMethodName, pb.DataService_DescribeMemory_FullMethodName,
+	pb.ExecutorService_DescribeExecutors_FullMethodName,
 }
 
 // workerCall carries a call of a worker, with the caller's token.

@@ -68,10 +68,15 @@ export async function call<T>(method: string, request: object = {}): Promise<T> 
   return (await response.json()) as T;
 }
 
-// callWorker calls a method of DataService of a worker.
-export async function callWorker<T>(worker: string, method: string, request: object = {}) {
+// callWorker calls a method of DataService of a worker, or of another service.
+export async function callWorker<T>(
+  worker: string,
+  method: string,
+  request: object = {},
+  service = "DataService",
+) {
   if (frozen) return kept<T>(resultOfWorker(frozen, worker, method));
-  const path = `api/workers/${encodeURIComponent(worker)}/millrace.v1.DataService/${method}`;
+  const path = `api/workers/${encodeURIComponent(worker)}/millrace.v1.${service}/${method}`;
   const response = await send(path, { method: "POST", headers, body: JSON.stringify(request) });
   return (await response.json()) as T;
 }

@@ -310,6 +310,22 @@ export interface MemoryTier {
   failure?: string;
 }
 
+export interface ExecutorProcess {
+  kind?: string;
+  slot?: number;
+  pid?: Int64;
+  state?: string;
+  stateTime?: string;
+  taskId?: Int64;
+  key?: string;
+  op?: string;
+  queuedTasks?: number;
+  finishedTasks?: Int64;
+  createTime?: string;
+  memoryBytes?: Int64;
+  language?: string;
+}
+
 export interface Memory {
   tiers?: MemoryTier[];
   largest?: Holding[];

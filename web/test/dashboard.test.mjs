@@ -81,6 +81,10 @@ const pages = [
       await shows(page, / INFO (registered|executor ready) worker=host-2/);
       await shows(page, /\/s sent; /);
       await shows(page, "Memory by tier");
+      const processes = page.getByRole("region", { name: "Executor processes" });
+      const inSlot = processes.locator("tr", { hasText: "python slot 0" }).first();
+      await inSlot.getByText(/^(idle|running)$/).waitFor();
+      await inSlot.getByText(/ MiB$/).waitFor();
       await page.locator(".log .text").first().waitFor();
     },
   ],

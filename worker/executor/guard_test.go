@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/worker/executor"
 	"github.com/millrace/millrace/worker/lifecycle"
@@ -188,6 +189,9 @@ func TestRunsBeginWhileOnlyWaitingOnesUseMuchMemory(t *testing.T) {
 	g.begin(t, 0, "python", "hogs:wait", 300, g.gate)
 	if out := g.result(t); !out.Blocked {
 		t.Fatalf("%v, want word that the run waits", out)
+	}
+	if x := described(t, g.pools, 0).GetProcesses()[0]; x.GetState() != millracev1.ExecutorState_EXECUTOR_STATE_BLOCKED || x.GetTaskId() != 1 {
+		t.Errorf("a process whose run waits: %v", x)
 	}
 	g.await(t, "no task begins")
 	g.begin(t, 1, "python", "os:getpid") // the task that run 0 waits for

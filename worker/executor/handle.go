@@ -42,6 +42,7 @@ func (p *process) handle(m *executorv1.FromExecutor) error {
 		return nil
 	}
 	results := make([]Result, 0, len(m.GetFinished()))
+	now := time.Now()
 	for _, f := range m.GetFinished() {
 		p.slot.mu.Lock()
 		q := p.slot.find(lifecycle.Ref{Task: ids.TaskID(f.GetTaskId()), Attempt: ids.Attempt(f.GetAttempt())})
@@ -53,6 +54,7 @@ func (p *process) handle(m *executorv1.FromExecutor) error {
 			p.endUse(q)
 			if f.GetError().GetReason() != "DROPPED" {
 				p.last = q.run.source()
+				p.ended, p.idleSince = p.ended+1, now
 			}
 		}
 		p.slot.mu.Unlock()

@@ -72,7 +72,10 @@ type process struct {
 	// taken is closed when a slot has taken the process while it was a spare one; join follows.
 	taken chan struct{}
 	// exited is closed when the process has been reaped, together with the processes of its group.
-	exited  chan struct{}
+	exited chan struct{}
+	// startedAt is the time at which it was started.
+	startedAt time.Time
+
 	cmd     *exec.Cmd
 	conn    *net.UnixConn
 	page    *controlpage.Page
@@ -127,6 +130,10 @@ type process struct {
 	// last is the run that ended last, zero before the first end. Output between two runs,
 	// for example of its children, is attributed to it.
 	last tasklog.Source
+	// ended is the number of runs that ended in it. idleSince is the time at which the last of them
+	// did, or at which the process became ready.
+	ended     uint64
+	idleSince time.Time
 	// retired: the process was told to end, because the slot does not need it any more.
 	retired bool
 	// needed: the process said that it must not end for being idle.
@@ -226,6 +233,7 @@ func startProcess(pools *Pools, kind string, command []string, hello *executorv1
 	if err := orphans.Start(p.cmd, p.cmd.Start); err != nil {
 		return nil, fmt.Errorf("could not be started: %w; the command is %q", err, strings.Join(command, " "))
 	}
+	p.startedAt = time.Now()
 	for i, r := range p.outputs {
 		p.reading.Add(1)
 		go p.readOutput(r, i > 0)

@@ -152,6 +152,7 @@ func (s *slot) ready(p *process) {
 	var refused []Result
 	s.mu.Lock()
 	s.process, s.started, s.segments = p, true, p.supportsSegments
+	p.idleSince = time.Now()
 	s.settleAwaiting(started{process: p})
 	queue := s.queue
 	s.queue = nil

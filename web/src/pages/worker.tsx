@@ -3,9 +3,10 @@
 import { call, callWorker, isMissing, messageOf } from "../api";
 import { flowing, flows } from "../flows";
 import { ago, bytes, count, duration, millis, num, plural, rate, readable, word } from "../format";
+import { frozen } from "../frozen";
 import { link } from "../router";
 import { useRoutes, useStore, workers } from "../store";
-import type { LogLine, Memory, Route, Task, Worker } from "../types";
+import type { ExecutorProcess, LogLine, Memory, Route, Task, Worker } from "../types";
 import {
   Bar,
   Card,
@@ -124,6 +125,9 @@ export function WorkerPage(props: { name: string }) {
         </Card>
         {!lost && <Running name={props.name} />}
       </div>
+      {!lost && !frozen && w.executors?.some((kind) => kind !== "native") && (
+        <Executors name={props.name} now={now} />
+      )}
       {!lost && <Tiers name={props.name} />}
       {routesOf(w).length > 0 && <Routes routes={routesOf(w)} />}
       {(w.deaths?.length ?? 0) > 0 && <Deaths worker={w} now={now} />}
@@ -247,6 +251,115 @@ function Running(props: { name: string }) {
             { name: "Task", cell: (t) => <TaskLink id={t.taskId} name={t.key} /> },
             { name: "Function", cell: (t) => <Op name={t.op?.name ?? ""} /> },
             { name: "State", cell: (t) => <StateBadge state={t.state} prefix="TASK_STATE_" /> },
+          ]}
+        />
+      )}
+    </Card>
+  );
+}
+
+// The largest number of processes that the page shows.
+const shownProcesses = 200;
+
+// Executors lists the processes that run functions, and those that would replace one.
+function Executors(props: { name: string; now: number }) {
+  const found = useCall(
+    () =>
+      callWorker<{ processes?: ExecutorProcess[]; processCount?: number }>(
+        props.name,
+        "DescribeExecutors",
+        { limit: shownProcesses },
+        "ExecutorService",
+      ),
+    [props.name],
+    2000,
+  );
+  const rows = found.value?.processes ?? [];
+  const total = found.value?.processCount ?? 0;
+  return (
+    <Card
+      title="Executor processes"
+      aside={total > rows.length ? `${rows.length} of ${count(total)}` : undefined}
+      bare
+    >
+      {found.error && rows.length > 0 ? (
+        <div class="notice bad round">{messageOf(found.error)}</div>
+      ) : null}
+      {rows.length === 0 ? (
+        <Empty
+          title={
+            found.error
+              ? messageOf(found.error)
+              : found.value
+                ? "No process is alive"
+                : "Asking the worker"
+          }
+        >
+          {found.value ? "They start when tasks need them." : undefined}
+        </Empty>
+      ) : (
+        <Table
+          label="Executor processes"
+          rows={rows}
+          id={(p) => String(p.pid)}
+          columns={[
+            {
+              name: "Executor",
+              by: (p) => `${p.kind} ${String(p.slot ?? 1e6).padStart(7, "0")}`,
+              cell: (p) => (
+                <>
+                  {p.kind}{" "}
+                  <span class="faint">{p.slot === undefined ? "no slot" : `slot ${p.slot}`}</span>
+                </>
+              ),
+            },
+            { name: "Process", right: true, by: (p) => num(p.pid), cell: (p) => String(p.pid) },
+            {
+              name: "State",
+              by: (p) => p.state ?? "",
+              cell: (p) => <StateBadge state={p.state} prefix="EXECUTOR_STATE_" />,
+            },
+            {
+              name: "Task",
+              cell: (p) =>
+                num(p.taskId) ? (
+                  <>
+                    <Op name={p.op ?? ""} /> <TaskLink id={p.taskId} name={p.key} />
+                  </>
+                ) : (
+                  ""
+                ),
+            },
+            {
+              name: "Since",
+              right: true,
+              by: (p) => p.stateTime ?? "",
+              cell: (p) => ago(p.stateTime, props.now),
+            },
+            {
+              name: "Queued",
+              right: true,
+              by: (p) => p.queuedTasks ?? 0,
+              cell: (p) => count(p.queuedTasks ?? 0),
+            },
+            {
+              name: "Tasks ended",
+              right: true,
+              by: (p) => num(p.finishedTasks),
+              cell: (p) => count(num(p.finishedTasks)),
+            },
+            {
+              name: "Memory",
+              right: true,
+              by: (p) => num(p.memoryBytes),
+              cell: (p) => bytes(num(p.memoryBytes)),
+            },
+            {
+              name: "Started",
+              right: true,
+              by: (p) => p.createTime ?? "",
+              cell: (p) => ago(p.createTime, props.now),
+            },
           ]}
         />
       )}

@@ -80,6 +80,71 @@ func (ProcessScope) EnumDescriptor() ([]byte, []int) {
 	return file_millrace_v1_executor_service_proto_rawDescGZIP(), []int{0}
 }
 
+// ExecutorState is what an executor process does.
+type ExecutorState int32
+
+const (
+	// Not set.
+	ExecutorState_EXECUTOR_STATE_UNSPECIFIED ExecutorState = 0
+	// It is a spare process that is not ready yet: it loads modules.
+	ExecutorState_EXECUTOR_STATE_STARTING ExecutorState = 1
+	// It is a spare process, which takes the place of one that dies.
+	ExecutorState_EXECUTOR_STATE_SPARE ExecutorState = 2
+	// It has a slot, and runs no task.
+	ExecutorState_EXECUTOR_STATE_IDLE ExecutorState = 3
+	// It runs a task.
+	ExecutorState_EXECUTOR_STATE_RUNNING ExecutorState = 4
+	// Its task waits for other tasks, which other processes run.
+	ExecutorState_EXECUTOR_STATE_BLOCKED ExecutorState = 5
+)
+
+// Enum value maps for ExecutorState.
+var (
+	ExecutorState_name = map[int32]string{
+		0: "EXECUTOR_STATE_UNSPECIFIED",
+		1: "EXECUTOR_STATE_STARTING",
+		2: "EXECUTOR_STATE_SPARE",
+		3: "EXECUTOR_STATE_IDLE",
+		4: "EXECUTOR_STATE_RUNNING",
+		5: "EXECUTOR_STATE_BLOCKED",
+	}
+	ExecutorState_value = map[string]int32{
+		"EXECUTOR_STATE_UNSPECIFIED": 0,
+		"EXECUTOR_STATE_STARTING":    1,
+		"EXECUTOR_STATE_SPARE":       2,
+		"EXECUTOR_STATE_IDLE":        3,
+		"EXECUTOR_STATE_RUNNING":     4,
+		"EXECUTOR_STATE_BLOCKED":     5,
+	}
+)
+
+func (x ExecutorState) Enum() *ExecutorState {
+	p := new(ExecutorState)
+	*p = x
+	return p
+}
+
+func (x ExecutorState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ExecutorState) Descriptor() protoreflect.EnumDescriptor {
+	return file_millrace_v1_executor_service_proto_enumTypes[1].Descriptor()
+}
+
+func (ExecutorState) Type() protoreflect.EnumType {
+	return &file_millrace_v1_executor_service_proto_enumTypes[1]
+}
+
+func (x ExecutorState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ExecutorState.Descriptor instead.
+func (ExecutorState) EnumDescriptor() ([]byte, []int) {
+	return file_millrace_v1_executor_service_proto_rawDescGZIP(), []int{1}
+}
+
 // RunFunctionRequest is one call.
 type RunFunctionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -558,6 +623,272 @@ func (x *ProfileCall) GetText() string {
 	return ""
 }
 
+// DescribeExecutorsRequest requests a description.
+type DescribeExecutorsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of processes to describe. 0: 1,000.
+	Limit         uint32 `protobuf:"varint,1,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeExecutorsRequest) Reset() {
+	*x = DescribeExecutorsRequest{}
+	mi := &file_millrace_v1_executor_service_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeExecutorsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeExecutorsRequest) ProtoMessage() {}
+
+func (x *DescribeExecutorsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_executor_service_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeExecutorsRequest.ProtoReflect.Descriptor instead.
+func (*DescribeExecutorsRequest) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_executor_service_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *DescribeExecutorsRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+// DescribeExecutorsResponse describes the processes that are alive.
+type DescribeExecutorsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The processes, by kind, then by slot. The spare ones of a kind come last.
+	Processes []*ExecutorProcess `protobuf:"bytes,1,rep,name=processes,proto3" json:"processes,omitempty"`
+	// Number of processes; it exceeds that of `processes` if the limit was reached.
+	ProcessCount  uint32 `protobuf:"varint,2,opt,name=process_count,json=processCount,proto3" json:"process_count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeExecutorsResponse) Reset() {
+	*x = DescribeExecutorsResponse{}
+	mi := &file_millrace_v1_executor_service_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeExecutorsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeExecutorsResponse) ProtoMessage() {}
+
+func (x *DescribeExecutorsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_executor_service_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeExecutorsResponse.ProtoReflect.Descriptor instead.
+func (*DescribeExecutorsResponse) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_executor_service_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *DescribeExecutorsResponse) GetProcesses() []*ExecutorProcess {
+	if x != nil {
+		return x.Processes
+	}
+	return nil
+}
+
+func (x *DescribeExecutorsResponse) GetProcessCount() uint32 {
+	if x != nil {
+		return x.ProcessCount
+	}
+	return 0
+}
+
+// ExecutorProcess is one executor process.
+type ExecutorProcess struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its kind: "python", or the name of a registered program.
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Its slot, from 0. Absent: it is a spare process.
+	Slot *uint32 `protobuf:"varint,2,opt,name=slot,proto3,oneof" json:"slot,omitempty"`
+	// Process id, on the worker's host.
+	Pid int64 `protobuf:"varint,3,opt,name=pid,proto3" json:"pid,omitempty"`
+	// Its state.
+	State ExecutorState `protobuf:"varint,4,opt,name=state,proto3,enum=millrace.v1.ExecutorState" json:"state,omitempty"`
+	// Time since which it is in that state, by the clock of the worker's host. For RUNNING and for
+	// BLOCKED it is the time at which the task began, some milliseconds late.
+	StateTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=state_time,json=stateTime,proto3" json:"state_time,omitempty"`
+	// The task that it runs. 0: none.
+	TaskId uint64 `protobuf:"varint,6,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	// Attempt of that task.
+	Attempt uint32 `protobuf:"varint,7,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// Key of that task.
+	Key string `protobuf:"bytes,8,opt,name=key,proto3" json:"key,omitempty"`
+	// Op of that task, by its name.
+	Op string `protobuf:"bytes,9,opt,name=op,proto3" json:"op,omitempty"`
+	// Number of tasks that wait for this process.
+	QueuedTasks uint32 `protobuf:"varint,10,opt,name=queued_tasks,json=queuedTasks,proto3" json:"queued_tasks,omitempty"`
+	// Number of tasks that have ended in it.
+	FinishedTasks uint64 `protobuf:"varint,11,opt,name=finished_tasks,json=finishedTasks,proto3" json:"finished_tasks,omitempty"`
+	// Time at which it was started.
+	CreateTime *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
+	// Resident memory of its own in bytes, without files and without memory that it shares, such as
+	// the slab. Processes that it has started are not counted.
+	MemoryBytes uint64 `protobuf:"varint,13,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	// Its programming language, as it says. Empty: it is not ready, or has not said.
+	Language      string `protobuf:"bytes,14,opt,name=language,proto3" json:"language,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExecutorProcess) Reset() {
+	*x = ExecutorProcess{}
+	mi := &file_millrace_v1_executor_service_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExecutorProcess) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExecutorProcess) ProtoMessage() {}
+
+func (x *ExecutorProcess) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_executor_service_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExecutorProcess.ProtoReflect.Descriptor instead.
+func (*ExecutorProcess) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_executor_service_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ExecutorProcess) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *ExecutorProcess) GetSlot() uint32 {
+	if x != nil && x.Slot != nil {
+		return *x.Slot
+	}
+	return 0
+}
+
+func (x *ExecutorProcess) GetPid() int64 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
+func (x *ExecutorProcess) GetState() ExecutorState {
+	if x != nil {
+		return x.State
+	}
+	return ExecutorState_EXECUTOR_STATE_UNSPECIFIED
+}
+
+func (x *ExecutorProcess) GetStateTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StateTime
+	}
+	return nil
+}
+
+func (x *ExecutorProcess) GetTaskId() uint64 {
+	if x != nil {
+		return x.TaskId
+	}
+	return 0
+}
+
+func (x *ExecutorProcess) GetAttempt() uint32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *ExecutorProcess) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *ExecutorProcess) GetOp() string {
+	if x != nil {
+		return x.Op
+	}
+	return ""
+}
+
+func (x *ExecutorProcess) GetQueuedTasks() uint32 {
+	if x != nil {
+		return x.QueuedTasks
+	}
+	return 0
+}
+
+func (x *ExecutorProcess) GetFinishedTasks() uint64 {
+	if x != nil {
+		return x.FinishedTasks
+	}
+	return 0
+}
+
+func (x *ExecutorProcess) GetCreateTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreateTime
+	}
+	return nil
+}
+
+func (x *ExecutorProcess) GetMemoryBytes() uint64 {
+	if x != nil {
+		return x.MemoryBytes
+	}
+	return 0
+}
+
+func (x *ExecutorProcess) GetLanguage() string {
+	if x != nil {
+		return x.Language
+	}
+	return ""
+}
+
 // FunctionResult is the result of one process.
 type FunctionResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -578,7 +909,7 @@ type FunctionResult struct {
 
 func (x *FunctionResult) Reset() {
 	*x = FunctionResult{}
-	mi := &file_millrace_v1_executor_service_proto_msgTypes[7]
+	mi := &file_millrace_v1_executor_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -590,7 +921,7 @@ func (x *FunctionResult) String() string {
 func (*FunctionResult) ProtoMessage() {}
 
 func (x *FunctionResult) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_executor_service_proto_msgTypes[7]
+	mi := &file_millrace_v1_executor_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -603,7 +934,7 @@ func (x *FunctionResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FunctionResult.ProtoReflect.Descriptor instead.
 func (*FunctionResult) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_executor_service_proto_rawDescGZIP(), []int{7}
+	return file_millrace_v1_executor_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *FunctionResult) GetSlot() uint32 {
@@ -680,7 +1011,31 @@ const file_millrace_v1_executor_service_proto_rawDesc = "" +
 	"\n" +
 	"first_line\x18\x05 \x01(\rR\tfirstLine\x12\x12\n" +
 	"\x04line\x18\x06 \x01(\rR\x04line\x12\x12\n" +
-	"\x04text\x18\a \x01(\tR\x04text\"\xa6\x01\n" +
+	"\x04text\x18\a \x01(\tR\x04text\":\n" +
+	"\x18DescribeExecutorsRequest\x12\x1e\n" +
+	"\x05limit\x18\x01 \x01(\rB\b\xbaH\x05*\x03\x18\x90NR\x05limit\"|\n" +
+	"\x19DescribeExecutorsResponse\x12:\n" +
+	"\tprocesses\x18\x01 \x03(\v2\x1c.millrace.v1.ExecutorProcessR\tprocesses\x12#\n" +
+	"\rprocess_count\x18\x02 \x01(\rR\fprocessCount\"\xe1\x03\n" +
+	"\x0fExecutorProcess\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x17\n" +
+	"\x04slot\x18\x02 \x01(\rH\x00R\x04slot\x88\x01\x01\x12\x10\n" +
+	"\x03pid\x18\x03 \x01(\x03R\x03pid\x120\n" +
+	"\x05state\x18\x04 \x01(\x0e2\x1a.millrace.v1.ExecutorStateR\x05state\x129\n" +
+	"\n" +
+	"state_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\tstateTime\x12\x17\n" +
+	"\atask_id\x18\x06 \x01(\x04R\x06taskId\x12\x18\n" +
+	"\aattempt\x18\a \x01(\rR\aattempt\x12\x10\n" +
+	"\x03key\x18\b \x01(\tR\x03key\x12\x0e\n" +
+	"\x02op\x18\t \x01(\tR\x02op\x12!\n" +
+	"\fqueued_tasks\x18\n" +
+	" \x01(\rR\vqueuedTasks\x12%\n" +
+	"\x0efinished_tasks\x18\v \x01(\x04R\rfinishedTasks\x12;\n" +
+	"\vcreate_time\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"createTime\x12!\n" +
+	"\fmemory_bytes\x18\r \x01(\x04R\vmemoryBytes\x12\x1a\n" +
+	"\blanguage\x18\x0e \x01(\tR\blanguageB\a\n" +
+	"\x05_slot\"\xa6\x01\n" +
 	"\x0eFunctionResult\x12\x12\n" +
 	"\x04slot\x18\x01 \x01(\rR\x04slot\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\x03R\x03pid\x12(\n" +
@@ -690,12 +1045,20 @@ const file_millrace_v1_executor_service_proto_rawDesc = "" +
 	"\fProcessScope\x12\x1d\n" +
 	"\x19PROCESS_SCOPE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11PROCESS_SCOPE_ALL\x10\x01\x12\x15\n" +
-	"\x11PROCESS_SCOPE_ONE\x10\x022\x93\x02\n" +
+	"\x11PROCESS_SCOPE_ONE\x10\x02*\xb7\x01\n" +
+	"\rExecutorState\x12\x1e\n" +
+	"\x1aEXECUTOR_STATE_UNSPECIFIED\x10\x00\x12\x1b\n" +
+	"\x17EXECUTOR_STATE_STARTING\x10\x01\x12\x18\n" +
+	"\x14EXECUTOR_STATE_SPARE\x10\x02\x12\x17\n" +
+	"\x13EXECUTOR_STATE_IDLE\x10\x03\x12\x1a\n" +
+	"\x16EXECUTOR_STATE_RUNNING\x10\x04\x12\x1a\n" +
+	"\x16EXECUTOR_STATE_BLOCKED\x10\x052\xf7\x02\n" +
 	"\x0fExecutorService\x12P\n" +
 	"\vRunFunction\x12\x1f.millrace.v1.RunFunctionRequest\x1a .millrace.v1.RunFunctionResponse\x12_\n" +
 	"\x10RestartExecutors\x12$.millrace.v1.RestartExecutorsRequest\x1a%.millrace.v1.RestartExecutorsResponse\x12M\n" +
 	"\n" +
-	"GetProfile\x12\x1e.millrace.v1.GetProfileRequest\x1a\x1f.millrace.v1.GetProfileResponseB\xb0\x01\n" +
+	"GetProfile\x12\x1e.millrace.v1.GetProfileRequest\x1a\x1f.millrace.v1.GetProfileResponse\x12b\n" +
+	"\x11DescribeExecutors\x12%.millrace.v1.DescribeExecutorsRequest\x1a&.millrace.v1.DescribeExecutorsResponseB\xb0\x01\n" +
 	"\x0fdev.millrace.v1B\x14ExecutorServiceProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
 
 var (
@@ -710,47 +1073,57 @@ func file_millrace_v1_executor_service_proto_rawDescGZIP() []byte {
 	return file_millrace_v1_executor_service_proto_rawDescData
 }
 
-var file_millrace_v1_executor_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_millrace_v1_executor_service_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_millrace_v1_executor_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_millrace_v1_executor_service_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_millrace_v1_executor_service_proto_goTypes = []any{
-	(ProcessScope)(0),                // 0: millrace.v1.ProcessScope
-	(*RunFunctionRequest)(nil),       // 1: millrace.v1.RunFunctionRequest
-	(*RunFunctionResponse)(nil),      // 2: millrace.v1.RunFunctionResponse
-	(*RestartExecutorsRequest)(nil),  // 3: millrace.v1.RestartExecutorsRequest
-	(*RestartExecutorsResponse)(nil), // 4: millrace.v1.RestartExecutorsResponse
-	(*GetProfileRequest)(nil),        // 5: millrace.v1.GetProfileRequest
-	(*GetProfileResponse)(nil),       // 6: millrace.v1.GetProfileResponse
-	(*ProfileCall)(nil),              // 7: millrace.v1.ProfileCall
-	(*FunctionResult)(nil),           // 8: millrace.v1.FunctionResult
-	(*Function)(nil),                 // 9: millrace.v1.Function
-	(*Arguments)(nil),                // 10: millrace.v1.Arguments
-	(*timestamppb.Timestamp)(nil),    // 11: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),      // 12: google.protobuf.Duration
-	(*Value)(nil),                    // 13: millrace.v1.Value
-	(*TaskError)(nil),                // 14: millrace.v1.TaskError
+	(ProcessScope)(0),                 // 0: millrace.v1.ProcessScope
+	(ExecutorState)(0),                // 1: millrace.v1.ExecutorState
+	(*RunFunctionRequest)(nil),        // 2: millrace.v1.RunFunctionRequest
+	(*RunFunctionResponse)(nil),       // 3: millrace.v1.RunFunctionResponse
+	(*RestartExecutorsRequest)(nil),   // 4: millrace.v1.RestartExecutorsRequest
+	(*RestartExecutorsResponse)(nil),  // 5: millrace.v1.RestartExecutorsResponse
+	(*GetProfileRequest)(nil),         // 6: millrace.v1.GetProfileRequest
+	(*GetProfileResponse)(nil),        // 7: millrace.v1.GetProfileResponse
+	(*ProfileCall)(nil),               // 8: millrace.v1.ProfileCall
+	(*DescribeExecutorsRequest)(nil),  // 9: millrace.v1.DescribeExecutorsRequest
+	(*DescribeExecutorsResponse)(nil), // 10: millrace.v1.DescribeExecutorsResponse
+	(*ExecutorProcess)(nil),           // 11: millrace.v1.ExecutorProcess
+	(*FunctionResult)(nil),            // 12: millrace.v1.FunctionResult
+	(*Function)(nil),                  // 13: millrace.v1.Function
+	(*Arguments)(nil),                 // 14: millrace.v1.Arguments
+	(*timestamppb.Timestamp)(nil),     // 15: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 16: google.protobuf.Duration
+	(*Value)(nil),                     // 17: millrace.v1.Value
+	(*TaskError)(nil),                 // 18: millrace.v1.TaskError
 }
 var file_millrace_v1_executor_service_proto_depIdxs = []int32{
-	9,  // 0: millrace.v1.RunFunctionRequest.function:type_name -> millrace.v1.Function
-	10, // 1: millrace.v1.RunFunctionRequest.arguments:type_name -> millrace.v1.Arguments
+	13, // 0: millrace.v1.RunFunctionRequest.function:type_name -> millrace.v1.Function
+	14, // 1: millrace.v1.RunFunctionRequest.arguments:type_name -> millrace.v1.Arguments
 	0,  // 2: millrace.v1.RunFunctionRequest.processes:type_name -> millrace.v1.ProcessScope
-	8,  // 3: millrace.v1.RunFunctionResponse.results:type_name -> millrace.v1.FunctionResult
-	11, // 4: millrace.v1.GetProfileRequest.start_time:type_name -> google.protobuf.Timestamp
-	11, // 5: millrace.v1.GetProfileRequest.end_time:type_name -> google.protobuf.Timestamp
-	7,  // 6: millrace.v1.GetProfileResponse.calls:type_name -> millrace.v1.ProfileCall
-	12, // 7: millrace.v1.GetProfileResponse.interval:type_name -> google.protobuf.Duration
-	13, // 8: millrace.v1.FunctionResult.value:type_name -> millrace.v1.Value
-	14, // 9: millrace.v1.FunctionResult.error:type_name -> millrace.v1.TaskError
-	1,  // 10: millrace.v1.ExecutorService.RunFunction:input_type -> millrace.v1.RunFunctionRequest
-	3,  // 11: millrace.v1.ExecutorService.RestartExecutors:input_type -> millrace.v1.RestartExecutorsRequest
-	5,  // 12: millrace.v1.ExecutorService.GetProfile:input_type -> millrace.v1.GetProfileRequest
-	2,  // 13: millrace.v1.ExecutorService.RunFunction:output_type -> millrace.v1.RunFunctionResponse
-	4,  // 14: millrace.v1.ExecutorService.RestartExecutors:output_type -> millrace.v1.RestartExecutorsResponse
-	6,  // 15: millrace.v1.ExecutorService.GetProfile:output_type -> millrace.v1.GetProfileResponse
-	13, // [13:16] is the sub-list for method output_type
-	10, // [10:13] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	12, // 3: millrace.v1.RunFunctionResponse.results:type_name -> millrace.v1.FunctionResult
+	15, // 4: millrace.v1.GetProfileRequest.start_time:type_name -> google.protobuf.Timestamp
+	15, // 5: millrace.v1.GetProfileRequest.end_time:type_name -> google.protobuf.Timestamp
+	8,  // 6: millrace.v1.GetProfileResponse.calls:type_name -> millrace.v1.ProfileCall
+	16, // 7: millrace.v1.GetProfileResponse.interval:type_name -> google.protobuf.Duration
+	11, // 8: millrace.v1.DescribeExecutorsResponse.processes:type_name -> millrace.v1.ExecutorProcess
+	1,  // 9: millrace.v1.ExecutorProcess.state:type_name -> millrace.v1.ExecutorState
+	15, // 10: millrace.v1.ExecutorProcess.state_time:type_name -> google.protobuf.Timestamp
+	15, // 11: millrace.v1.ExecutorProcess.create_time:type_name -> google.protobuf.Timestamp
+	17, // 12: millrace.v1.FunctionResult.value:type_name -> millrace.v1.Value
+	18, // 13: millrace.v1.FunctionResult.error:type_name -> millrace.v1.TaskError
+	2,  // 14: millrace.v1.ExecutorService.RunFunction:input_type -> millrace.v1.RunFunctionRequest
+	4,  // 15: millrace.v1.ExecutorService.RestartExecutors:input_type -> millrace.v1.RestartExecutorsRequest
+	6,  // 16: millrace.v1.ExecutorService.GetProfile:input_type -> millrace.v1.GetProfileRequest
+	9,  // 17: millrace.v1.ExecutorService.DescribeExecutors:input_type -> millrace.v1.DescribeExecutorsRequest
+	3,  // 18: millrace.v1.ExecutorService.RunFunction:output_type -> millrace.v1.RunFunctionResponse
+	5,  // 19: millrace.v1.ExecutorService.RestartExecutors:output_type -> millrace.v1.RestartExecutorsResponse
+	7,  // 20: millrace.v1.ExecutorService.GetProfile:output_type -> millrace.v1.GetProfileResponse
+	10, // 21: millrace.v1.ExecutorService.DescribeExecutors:output_type -> millrace.v1.DescribeExecutorsResponse
+	18, // [18:22] is the sub-list for method output_type
+	14, // [14:18] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_executor_service_proto_init() }
@@ -761,13 +1134,14 @@ func file_millrace_v1_executor_service_proto_init() {
 	file_millrace_v1_error_proto_init()
 	file_millrace_v1_task_proto_init()
 	file_millrace_v1_value_proto_init()
+	file_millrace_v1_executor_service_proto_msgTypes[9].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_executor_service_proto_rawDesc), len(file_millrace_v1_executor_service_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   8,
+			NumEnums:      2,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

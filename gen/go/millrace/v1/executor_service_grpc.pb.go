@@ -22,9 +22,10 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	ExecutorService_RunFunction_FullMethodName      = "/millrace.v1.ExecutorService/RunFunction"
-	ExecutorService_RestartExecutors_FullMethodName = "/millrace.v1.ExecutorService/RestartExecutors"
-	ExecutorService_GetProfile_FullMethodName       = "/millrace.v1.ExecutorService/GetProfile"
+	ExecutorService_RunFunction_FullMethodName       = "/millrace.v1.ExecutorService/RunFunction"
+	ExecutorService_RestartExecutors_FullMethodName  = "/millrace.v1.ExecutorService/RestartExecutors"
+	ExecutorService_GetProfile_FullMethodName        = "/millrace.v1.ExecutorService/GetProfile"
+	ExecutorService_DescribeExecutors_FullMethodName = "/millrace.v1.ExecutorService/DescribeExecutors"
 )
 
 // ExecutorServiceClient is the client API for ExecutorService service.
@@ -47,6 +48,9 @@ type ExecutorServiceClient interface {
 	// worker. They take a sample of the stack of the running task every 10 ms, and keep some minutes
 	// of samples, for as long as they live. The call starts no process and waits for no task.
 	GetProfile(ctx context.Context, in *GetProfileRequest, opts ...grpc.CallOption) (*GetProfileResponse, error)
+	// DescribeExecutors describes the executor processes of this worker at one moment: what each one
+	// runs, and since when. The call starts no process and waits for no task.
+	DescribeExecutors(ctx context.Context, in *DescribeExecutorsRequest, opts ...grpc.CallOption) (*DescribeExecutorsResponse, error)
 }
 
 type executorServiceClient struct {
@@ -87,6 +91,16 @@ func (c *executorServiceClient) GetProfile(ctx context.Context, in *GetProfileRe
 	return out, nil
 }
 
+func (c *executorServiceClient) DescribeExecutors(ctx context.Context, in *DescribeExecutorsRequest, opts ...grpc.CallOption) (*DescribeExecutorsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DescribeExecutorsResponse)
+	err := c.cc.Invoke(ctx, ExecutorService_DescribeExecutors_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ExecutorServiceServer is the server API for ExecutorService service.
 // All implementations must embed UnimplementedExecutorServiceServer
 // for forward compatibility.
@@ -107,6 +121,9 @@ type ExecutorServiceServer interface {
 	// worker. They take a sample of the stack of the running task every 10 ms, and keep some minutes
 	// of samples, for as long as they live. The call starts no process and waits for no task.
 	GetProfile(context.Context, *GetProfileRequest) (*GetProfileResponse, error)
+	// DescribeExecutors describes the executor processes of this worker at one moment: what each one
+	// runs, and since when. The call starts no process and waits for no task.
+	DescribeExecutors(context.Context, *DescribeExecutorsRequest) (*DescribeExecutorsResponse, error)
 	mustEmbedUnimplementedExecutorServiceServer()
 }
 
@@ -125,6 +142,9 @@ func (UnimplementedExecutorServiceServer) RestartExecutors(context.Context, *Res
 }
 func (UnimplementedExecutorServiceServer) GetProfile(context.Context, *GetProfileRequest) (*GetProfileResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetProfile not implemented")
+}
+func (UnimplementedExecutorServiceServer) DescribeExecutors(context.Context, *DescribeExecutorsRequest) (*DescribeExecutorsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DescribeExecutors not implemented")
 }
 func (UnimplementedExecutorServiceServer) mustEmbedUnimplementedExecutorServiceServer() {}
 func (UnimplementedExecutorServiceServer) testEmbeddedByValue()                         {}
@@ -201,6 +221,24 @@ func _ExecutorService_GetProfile_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ExecutorService_DescribeExecutors_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DescribeExecutorsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ExecutorServiceServer).DescribeExecutors(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ExecutorService_DescribeExecutors_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ExecutorServiceServer).DescribeExecutors(ctx, req.(*DescribeExecutorsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ExecutorService_ServiceDesc is the grpc.ServiceDesc for ExecutorService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -219,6 +257,10 @@ var ExecutorService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetProfile",
 			Handler:    _ExecutorService_GetProfile_Handler,
+		},
+		{
+			MethodName: "DescribeExecutors",
+			Handler:    _ExecutorService_DescribeExecutors_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

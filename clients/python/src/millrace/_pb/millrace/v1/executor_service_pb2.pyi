@@ -19,9 +19,24 @@ class ProcessScope(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PROCESS_SCOPE_UNSPECIFIED: _ClassVar[ProcessScope]
     PROCESS_SCOPE_ALL: _ClassVar[ProcessScope]
     PROCESS_SCOPE_ONE: _ClassVar[ProcessScope]
+
+class ExecutorState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    EXECUTOR_STATE_UNSPECIFIED: _ClassVar[ExecutorState]
+    EXECUTOR_STATE_STARTING: _ClassVar[ExecutorState]
+    EXECUTOR_STATE_SPARE: _ClassVar[ExecutorState]
+    EXECUTOR_STATE_IDLE: _ClassVar[ExecutorState]
+    EXECUTOR_STATE_RUNNING: _ClassVar[ExecutorState]
+    EXECUTOR_STATE_BLOCKED: _ClassVar[ExecutorState]
 PROCESS_SCOPE_UNSPECIFIED: ProcessScope
 PROCESS_SCOPE_ALL: ProcessScope
 PROCESS_SCOPE_ONE: ProcessScope
+EXECUTOR_STATE_UNSPECIFIED: ExecutorState
+EXECUTOR_STATE_STARTING: ExecutorState
+EXECUTOR_STATE_SPARE: ExecutorState
+EXECUTOR_STATE_IDLE: ExecutorState
+EXECUTOR_STATE_RUNNING: ExecutorState
+EXECUTOR_STATE_BLOCKED: ExecutorState
 
 class RunFunctionRequest(_message.Message):
     __slots__ = ("name", "function", "arguments", "processes", "no_wait")
@@ -98,6 +113,52 @@ class ProfileCall(_message.Message):
     line: int
     text: str
     def __init__(self, caller: _Optional[int] = ..., samples: _Optional[int] = ..., name: _Optional[str] = ..., file: _Optional[str] = ..., first_line: _Optional[int] = ..., line: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
+
+class DescribeExecutorsRequest(_message.Message):
+    __slots__ = ("limit",)
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    limit: int
+    def __init__(self, limit: _Optional[int] = ...) -> None: ...
+
+class DescribeExecutorsResponse(_message.Message):
+    __slots__ = ("processes", "process_count")
+    PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_COUNT_FIELD_NUMBER: _ClassVar[int]
+    processes: _containers.RepeatedCompositeFieldContainer[ExecutorProcess]
+    process_count: int
+    def __init__(self, processes: _Optional[_Iterable[_Union[ExecutorProcess, _Mapping]]] = ..., process_count: _Optional[int] = ...) -> None: ...
+
+class ExecutorProcess(_message.Message):
+    __slots__ = ("kind", "slot", "pid", "state", "state_time", "task_id", "attempt", "key", "op", "queued_tasks", "finished_tasks", "create_time", "memory_bytes", "language")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    STATE_TIME_FIELD_NUMBER: _ClassVar[int]
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    OP_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_TASKS_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_TASKS_FIELD_NUMBER: _ClassVar[int]
+    CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    slot: int
+    pid: int
+    state: ExecutorState
+    state_time: _timestamp_pb2.Timestamp
+    task_id: int
+    attempt: int
+    key: str
+    op: str
+    queued_tasks: int
+    finished_tasks: int
+    create_time: _timestamp_pb2.Timestamp
+    memory_bytes: int
+    language: str
+    def __init__(self, kind: _Optional[str] = ..., slot: _Optional[int] = ..., pid: _Optional[int] = ..., state: _Optional[_Union[ExecutorState, str]] = ..., state_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., task_id: _Optional[int] = ..., attempt: _Optional[int] = ..., key: _Optional[str] = ..., op: _Optional[str] = ..., queued_tasks: _Optional[int] = ..., finished_tasks: _Optional[int] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., memory_bytes: _Optional[int] = ..., language: _Optional[str] = ...) -> None: ...
 
 class FunctionResult(_message.Message):
     __slots__ = ("slot", "pid", "value", "frames", "error")

@@ -50,6 +50,11 @@ class ExecutorServiceStub(object):
                 request_serializer=millrace_dot_v1_dot_executor__service__pb2.GetProfileRequest.SerializeToString,
                 response_deserializer=millrace_dot_v1_dot_executor__service__pb2.GetProfileResponse.FromString,
                 _registered_method=True)
+        self.DescribeExecutors = channel.unary_unary(
+                '/millrace.v1.ExecutorService/DescribeExecutors',
+                request_serializer=millrace_dot_v1_dot_executor__service__pb2.DescribeExecutorsRequest.SerializeToString,
+                response_deserializer=millrace_dot_v1_dot_executor__service__pb2.DescribeExecutorsResponse.FromString,
+                _registered_method=True)
 
 
 class ExecutorServiceServicer(object):
@@ -85,6 +90,14 @@ class ExecutorServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeExecutors(self, request, context):
+        """DescribeExecutors describes the executor processes of this worker at one moment: what each one
+        runs, and since when. The call starts no process and waits for no task.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ExecutorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -102,6 +115,11 @@ def add_ExecutorServiceServicer_to_server(servicer, server):
                     servicer.GetProfile,
                     request_deserializer=millrace_dot_v1_dot_executor__service__pb2.GetProfileRequest.FromString,
                     response_serializer=millrace_dot_v1_dot_executor__service__pb2.GetProfileResponse.SerializeToString,
+            ),
+            'DescribeExecutors': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeExecutors,
+                    request_deserializer=millrace_dot_v1_dot_executor__service__pb2.DescribeExecutorsRequest.FromString,
+                    response_serializer=millrace_dot_v1_dot_executor__service__pb2.DescribeExecutorsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -186,6 +204,33 @@ class ExecutorService(object):
             '/millrace.v1.ExecutorService/GetProfile',
             millrace_dot_v1_dot_executor__service__pb2.GetProfileRequest.SerializeToString,
             millrace_dot_v1_dot_executor__service__pb2.GetProfileResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeExecutors(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.ExecutorService/DescribeExecutors',
+            millrace_dot_v1_dot_executor__service__pb2.DescribeExecutorsRequest.SerializeToString,
+            millrace_dot_v1_dot_executor__service__pb2.DescribeExecutorsResponse.FromString,
             options,
             channel_credentials,
             insecure,
