@@ -15,6 +15,8 @@ type TierState struct {
 	// these, CleanBytes have a copy in a tier below, and LeavingBytes are being written there.
 	// ComingBytes are being filled.
 	UsedBytes, HeldBytes, CleanBytes, LeavingBytes, ComingBytes uint64
+	// LargestFreeBytes is the size of the largest free block.
+	LargestFreeBytes uint64
 	// EvictableBytes are the bytes that may leave the tier, before rounding to blocks. CheapBytes
 	// of them leave at once, without a write. The others leave after a write to a tier below, if
 	// one has room.
@@ -63,7 +65,8 @@ func (l *Ledger) Tiers() []TierState {
 	for i, t := range l.tiers {
 		states[i] = TierState{
 			Name: t.Name, SizeBytes: t.SizeBytes, UsedBytes: t.space.Used(), HeldBytes: t.heldBytes, CleanBytes: t.cleanBytes,
-			LeavingBytes: t.leavingBytes, ComingBytes: coming[i], InBytes: t.inBytes, OutBytes: t.outBytes, Failed: t.failed, Retry: t.retry,
+			LargestFreeBytes: t.space.Stats().LargestFree,
+			LeavingBytes:     t.leavingBytes, ComingBytes: coming[i], InBytes: t.inBytes, OutBytes: t.outBytes, Failed: t.failed, Retry: t.retry,
 		}
 		states[i].EvictableBytes, states[i].CheapBytes = t.cheap.bytes+t.costly.bytes, t.cheap.bytes
 	}

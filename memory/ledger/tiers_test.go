@@ -406,6 +406,34 @@ func TestLeaseOnDiskKeepsTheCopy(t *testing.T) {
 	}
 }
 
+// The largest free piece of a tier is smaller than what is free there when the free bytes are not
+// in one place.
+func TestTiersTellTheirLargestFreePiece(t *testing.T) {
+	x := newTester(t, 16*mib, disk(64*mib))
+	free := func(i int) (largest, all uint64) {
+		s := x.l.Tiers()[i]
+		return s.LargestFreeBytes, s.SizeBytes - s.UsedBytes
+	}
+	if largest, all := free(1); largest != 64*mib || all != largest {
+		t.Errorf("of an empty tier %d of %d bytes are in one piece", largest, all)
+	}
+	for n := range 15 {
+		x.make(n+1, mib)
+	}
+	rest, _ := free(0)
+	for n := 1; n < 15; n += 2 {
+		out, err := x.l.Drop(obj(n + 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.effects(out)
+	}
+	x.settle()
+	if largest, all := free(0); rest >= mib || largest != mib || all != 7*mib+rest {
+		t.Errorf("of %d free bytes %d are in one piece, want 7 pieces of 1 MiB and %d bytes", all, largest, rest)
+	}
+}
+
 // Small copies are not discarded one by one, because each would cost a system call. When the last
 // one leaves, the whole range is discarded.
 func TestEmptyTierIsSwept(t *testing.T) {

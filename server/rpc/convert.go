@@ -264,7 +264,7 @@ func tierFrom(t *pb.MemoryTier) schedapi.Tier {
 	return schedapi.Tier{
 		Name: text.Cut(t.GetName(), keptName), SizeBytes: t.GetSizeBytes(), UsedBytes: t.GetUsedBytes(), ObjectBytes: t.GetObjectBytes(),
 		CleanBytes: t.GetCleanBytes(), EvictableBytes: t.GetEvictableBytes(), LeavingBytes: t.GetLeavingBytes(), ComingBytes: t.GetComingBytes(),
-		WrittenBytes: t.GetWrittenBytes(), ReadBytes: t.GetReadBytes(), Failure: text.Cut(t.GetFailure(), keptMessage),
+		LargestFreeBytes: t.GetLargestFreeBytes(), WrittenBytes: t.GetWrittenBytes(), ReadBytes: t.GetReadBytes(), Failure: text.Cut(t.GetFailure(), keptMessage),
 	}
 }
 
@@ -272,7 +272,7 @@ func tierTo(t schedapi.Tier) *pb.MemoryTier {
 	return &pb.MemoryTier{
 		Name: t.Name, SizeBytes: t.SizeBytes, UsedBytes: t.UsedBytes, ObjectBytes: t.ObjectBytes,
 		CleanBytes: t.CleanBytes, EvictableBytes: t.EvictableBytes, LeavingBytes: t.LeavingBytes, ComingBytes: t.ComingBytes,
-		WrittenBytes: t.WrittenBytes, ReadBytes: t.ReadBytes, Failure: t.Failure,
+		LargestFreeBytes: t.LargestFreeBytes, WrittenBytes: t.WrittenBytes, ReadBytes: t.ReadBytes, Failure: t.Failure,
 	}
 }
 

@@ -112,7 +112,7 @@ func TestConversionsSetEveryField(t *testing.T) {
 			GPUHealth: someHealth(),
 			Executors: []string{"e"}, ExecutorDeaths: 1, LastExecutorDeath: "d", ReceivedBytes: 1, SentBytes: 1, Revision: 1,
 			SpilledBytes: 1, SpillWrittenBytes: 2, SpillReadBytes: 3, SpillFailure: "f", MemoryEvictableBytes: 1,
-			Tiers: []schedapi.Tier{{Name: "n", SizeBytes: 1, UsedBytes: 1, ObjectBytes: 1, CleanBytes: 1, EvictableBytes: 1, LeavingBytes: 1, ComingBytes: 1, WrittenBytes: 1, ReadBytes: 1, Failure: "f"}},
+			Tiers: []schedapi.Tier{{Name: "n", SizeBytes: 1, UsedBytes: 1, ObjectBytes: 1, CleanBytes: 1, EvictableBytes: 1, LeavingBytes: 1, ComingBytes: 1, LargestFreeBytes: 1, WrittenBytes: 1, ReadBytes: 1, Failure: "f"}},
 			Drain: someDrain, Supervised: true, Linalg: someLinalg,
 			Routes: []schedapi.Route{{Peer: 1, PeerName: "p", Path: schedapi.PathIPC, State: 2, Reason: "w", BytesPerSecond: 1, Latency: 1, Bytes: 1, Succeeded: 1, Failed: 1}},
 		}, pb.WorkerView_WORKER_VIEW_FULL), ""},
@@ -225,7 +225,7 @@ func TestWorkerMessagesAreConvertedCompletely(t *testing.T) {
 		MemoryUsedBytes: 7, RSSBytes: 7, ReceivedBytes: 7, SentBytes: 7, ExecutorDeaths: 7, LastExecutorDeath: "s", MemoryEvictableBytes: 7,
 		MemoryPressure: true, SpilledBytes: 7, SpillWrittenBytes: 7, SpillReadBytes: 7, SpillFailure: "s",
 		Routes: []schedapi.Route{{Peer: 7, PeerName: "s", Path: schedapi.PathPinned, State: 2, Reason: "s", BytesPerSecond: 7, Latency: 7*time.Second + 7, Bytes: 7, Succeeded: 7, Failed: 7, Transport: "s", Staged: "s", ConnectBytesPerSecond: 7, ConnectionReason: "s"}},
-		Tiers:  []schedapi.Tier{{Name: "s", SizeBytes: 7, UsedBytes: 7, ObjectBytes: 7, CleanBytes: 7, EvictableBytes: 7, LeavingBytes: 7, ComingBytes: 7, WrittenBytes: 7, ReadBytes: 7, Failure: "s"}},
+		Tiers:  []schedapi.Tier{{Name: "s", SizeBytes: 7, UsedBytes: 7, ObjectBytes: 7, CleanBytes: 7, EvictableBytes: 7, LeavingBytes: 7, ComingBytes: 7, LargestFreeBytes: 7, WrittenBytes: 7, ReadBytes: 7, Failure: "s"}},
 		GPU:    someHealth(),
 	}
 	if !reflect.DeepEqual(*inbound.Stats, stats) {

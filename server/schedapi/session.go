@@ -95,14 +95,15 @@ type WorkerStats struct {
 }
 
 // Tier is one tier of a worker's memory. Of its used bytes, Object bytes belong to objects; of
-// these, a tier below has the clean ones as well, and the evictable ones could leave. Written and
-// read bytes are counted since the worker started. Failure is the reason why nothing is written
-// there at present; empty: it works.
+// these, a tier below has the clean ones as well, and the evictable ones could leave. LargestFree
+// is the largest free piece. Written and read bytes are counted since the worker started. Failure
+// is the reason why nothing is written there at present; empty: it works.
 type Tier struct {
 	Name                                    string
 	SizeBytes, UsedBytes                    uint64
 	ObjectBytes, CleanBytes, EvictableBytes uint64
 	LeavingBytes, ComingBytes               uint64
+	LargestFreeBytes                        uint64
 	WrittenBytes, ReadBytes                 uint64
 	Failure                                 string
 }

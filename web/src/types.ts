@@ -305,6 +305,7 @@ export interface MemoryTier {
   evictableBytes?: Int64;
   leavingBytes?: Int64;
   comingBytes?: Int64;
+  largestFreeBytes?: Int64;
   writtenBytes?: Int64;
   readBytes?: Int64;
   failure?: string;

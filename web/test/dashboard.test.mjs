@@ -85,6 +85,7 @@ const pages = [
       const inSlot = processes.locator("tr", { hasText: "python slot 0" }).first();
       await inSlot.getByText(/^(idle|running)$/).waitFor();
       await inSlot.getByText(/ MiB$/).waitFor();
+      await shows(page, /^largest free piece [0-9.]+ .iB of [0-9.]+ .iB free$/);
       await page.locator(".log .text").first().waitFor();
     },
   ],
@@ -138,6 +139,7 @@ const pages = [
       await shows(page, "Largest holders");
       const held = page.locator("td", { hasText: /held by / }).first();
       await held.getByRole("link", { name: /^client c[0-9]+$/ }).waitFor();
+      await shows(page, /^largest free piece [0-9.]+ .iB of [0-9.]+ .iB free$/);
     },
   ],
   [

@@ -100,6 +100,7 @@ func tierOf(t *ledger.TierState) *millracev1.MemoryTier {
 	tier := &millracev1.MemoryTier{
 		Name: t.Name, SizeBytes: t.SizeBytes, UsedBytes: t.UsedBytes, ObjectBytes: t.HeldBytes, CleanBytes: t.CleanBytes,
 		EvictableBytes: t.EvictableBytes, LeavingBytes: t.LeavingBytes, ComingBytes: t.ComingBytes, WrittenBytes: t.OutBytes, ReadBytes: t.InBytes,
+		LargestFreeBytes: t.LargestFreeBytes,
 	}
 	if t.Failed != nil {
 		tier.Failure = t.Failed.Error()

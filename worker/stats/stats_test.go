@@ -1,6 +1,7 @@
 package stats
 
 import (
+	"errors"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -55,5 +56,20 @@ func TestHoldingsAreDescribedForPrograms(t *testing.T) {
 		if got := owner(holder); !proto.Equal(got, want) {
 			t.Errorf("the owner %v is %v, not %v", holder, got, want)
 		}
+	}
+}
+
+// A description of a tier has all that the ledger knows of it.
+func TestTiersAreDescribedCompletely(t *testing.T) {
+	got := tierOf(&ledger.TierState{
+		Name: "disk", SizeBytes: 1, UsedBytes: 2, HeldBytes: 3, CleanBytes: 4, EvictableBytes: 5, LeavingBytes: 6, ComingBytes: 7,
+		OutBytes: 8, InBytes: 9, Failed: errors.New("full"), LargestFreeBytes: 10,
+	})
+	want := &millracev1.MemoryTier{
+		Name: "disk", SizeBytes: 1, UsedBytes: 2, ObjectBytes: 3, CleanBytes: 4, EvictableBytes: 5, LeavingBytes: 6, ComingBytes: 7,
+		WrittenBytes: 8, ReadBytes: 9, Failure: "full", LargestFreeBytes: 10,
+	}
+	if !proto.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }

@@ -200,14 +200,14 @@ func memoryTable(w io.Writer, x workerMemory) {
 	m := x.memory
 	_, _ = fmt.Fprintf(w, "%s (w%d): %s of %s beside the tiers, %s resident without the slab\n",
 		plain(x.worker.GetName()), x.worker.GetWorkerId(), several(int(m.GetSmallObjectCount()), "small object"), size(m.GetSmallObjectBytes()), size(m.GetRssBytes()))
-	row(w, "TIER", "SIZE", "USED", "OBJECTS", "ALSO BELOW", "EVICTABLE", "LEAVING", "COMING", "WRITTEN", "READ", "STATE")
+	row(w, "TIER", "SIZE", "USED", "LARGEST FREE", "OBJECTS", "ALSO BELOW", "EVICTABLE", "LEAVING", "COMING", "WRITTEN", "READ", "STATE")
 	for _, t := range m.GetTiers() {
 		state := "ok"
 		if t.GetFailure() != "" {
 			state = t.GetFailure()
 		}
-		row(w, t.GetName(), size(t.GetSizeBytes()), size(t.GetUsedBytes()), size(t.GetObjectBytes()), size(t.GetCleanBytes()), size(t.GetEvictableBytes()),
-			size(t.GetLeavingBytes()), size(t.GetComingBytes()), size(t.GetWrittenBytes()), size(t.GetReadBytes()), state)
+		row(w, t.GetName(), size(t.GetSizeBytes()), size(t.GetUsedBytes()), size(t.GetLargestFreeBytes()), size(t.GetObjectBytes()), size(t.GetCleanBytes()),
+			size(t.GetEvictableBytes()), size(t.GetLeavingBytes()), size(t.GetComingBytes()), size(t.GetWrittenBytes()), size(t.GetReadBytes()), state)
 	}
 	var tiers []string
 	for _, t := range m.GetTiers() {

@@ -39,6 +39,25 @@ t8/a1    1        64 KiB  w3    read in place by t9  -       -        20µs
 	}
 }
 
+func TestTiersAreShownWithTheirLargestFreePiece(t *testing.T) {
+	var out strings.Builder
+	w := tabwriter.NewWriter(&out, 0, 8, 2, ' ', 0)
+	memoryTable(w, workerMemory{&millracev1.Worker{Name: "host-0"}, &millracev1.DescribeMemoryResponse{Tiers: []*millracev1.MemoryTier{
+		{Name: "slab", SizeBytes: 8 << 20, UsedBytes: 5 << 20, LargestFreeBytes: 2 << 20, ObjectBytes: 4 << 20},
+	}}})
+	if err := w.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	for _, parts := range [][]string{
+		{"TIER", "SIZE", "USED", "LARGEST FREE", "OBJECTS"},
+		{"slab", "8.0 MiB", "5.0 MiB", "2.0 MiB", "4.0 MiB"},
+	} {
+		if !hasLine(out.String(), parts) {
+			t.Errorf("no line has %q:\n%s", parts, out.String())
+		}
+	}
+}
+
 // The owner of a reservation is a task, a worker, a client or an executor; explain recognises the
 // task that waits.
 func TestOwnersOfReservationsAreNamed(t *testing.T) {

@@ -34,7 +34,7 @@ func topExample() *topFrame {
 			WorkerId: 1, Name: "gpu-0", Host: "a", State: millracev1.WorkerState_WORKER_STATE_ACTIVE, Slots: 4, AssignedTasks: 6, CreateTime: begin,
 			MemoryUsedBytes: 1 << 30, MemoryLimitBytes: 4 << 30, FinishedTasks: finished, ReceivedBytes: received,
 			Gpu: &millracev1.Gpu{MemoryBytes: 80 << 30}, GpuHealth: &millracev1.GpuHealth{UtilizationPercent: 97, UsedBytes: 8 << 30},
-			Tiers: []*millracev1.MemoryTier{{Name: "slab", SizeBytes: 4 << 30, UsedBytes: 1 << 30}, {Name: "disk", UsedBytes: 3 << 20, Failure: "no space"}},
+			Tiers: []*millracev1.MemoryTier{{Name: "slab", SizeBytes: 4 << 30, UsedBytes: 1 << 30, LargestFreeBytes: 2 << 30}, {Name: "disk", UsedBytes: 3 << 20, Failure: "no space"}},
 		}
 	}
 	f := &topFrame{
@@ -65,6 +65,8 @@ func TestTopPrintsAllPanels(t *testing.T) {
 		{`host\u001b-0`, "disconnected", "0/0", "-"},
 		{"sum", "0", "0", "0", "1", "1", "1m0s", "1m0s", "1.0 MiB", "100%"},
 		{"load", "3", "3", "8", "0", "0", "2s", "250ms", "2.0 MiB", "57%"},
+		{"WORKER", "TIER", "USED", "SIZE", "SHARE", "LARGEST FREE"},
+		{"gpu-0", "slab", "1.0 GiB", "4.0 GiB", "25%", "2.0 GiB"},
 		{"gpu-0", "disk", "3.0 MiB", "no space"},
 		{"a-0", "b-0", "ucx (rc_mlx5, staged at both ends)", "21"},
 		{"critical", "1m0s", "gpu-0", "worker gpu-0 spills", "give it more memory"},

@@ -304,7 +304,7 @@ func (f *topFrame) functionsPanel() *topTable {
 }
 
 func (f *topFrame) memoryPanel() *topTable {
-	t := &topTable{columns: []string{"WORKER", "TIER", "USED", "SIZE", "SHARE", "OBJECTS", "EVICTABLE", "LEAVING", "COMING", "WRITTEN", "READ", "FAILS"}}
+	t := &topTable{columns: []string{"WORKER", "TIER", "USED", "SIZE", "SHARE", "LARGEST FREE", "OBJECTS", "EVICTABLE", "LEAVING", "COMING", "WRITTEN", "READ", "FAILS"}}
 	for _, w := range f.workers {
 		for _, x := range w.GetTiers() {
 			level := levelFine
@@ -312,7 +312,7 @@ func (f *topFrame) memoryPanel() *topTable {
 				level = levelCritical
 			}
 			t.add(level, textCell(w.GetName()), textCell(x.GetName()), sizeCell(x.GetUsedBytes()), sizeCell(x.GetSizeBytes()), percentCell(x.GetUsedBytes(), x.GetSizeBytes()),
-				sizeCell(x.GetObjectBytes()), sizeCell(x.GetEvictableBytes()), sizeCell(x.GetLeavingBytes()), sizeCell(x.GetComingBytes()),
+				sizeCell(x.GetLargestFreeBytes()), sizeCell(x.GetObjectBytes()), sizeCell(x.GetEvictableBytes()), sizeCell(x.GetLeavingBytes()), sizeCell(x.GetComingBytes()),
 				sizeCell(x.GetWrittenBytes()), sizeCell(x.GetReadBytes()), textCell(cmp.Or(x.GetFailure(), "-")))
 		}
 	}

@@ -8,6 +8,7 @@ import { Holders, keepersOf, Users } from "../keepers";
 import { link, place, setQuery } from "../router";
 import { useStore, workers } from "../store";
 import type { Holding, Keeper, Memory, Task, Worker } from "../types";
+import { FreePiece } from "../ui/freepiece";
 import { Bar, Card, Empty, Op, Stat, Table, TaskLink, useCall } from "../ui/parts";
 
 interface Row extends Holding {
@@ -276,6 +277,7 @@ export function MemoryPage() {
                     {bytes(num(t.usedBytes))}{" "}
                     <span class="faint">{percent(num(t.usedBytes), num(t.sizeBytes))}</span>
                   </span>
+                  <FreePiece tier={t} />
                 </div>
               ))}
               <div class="faint" style={{ fontSize: "12px" }}>

@@ -7,6 +7,7 @@ import { frozen } from "../frozen";
 import { link } from "../router";
 import { useRoutes, useStore, workers } from "../store";
 import type { ExecutorProcess, LogLine, Memory, Route, Task, Worker } from "../types";
+import { FreePiece } from "../ui/freepiece";
 import {
   Bar,
   Card,
@@ -398,6 +399,7 @@ function Tiers(props: { name: string }) {
           <span class="what nowrap">
             {bytes(num(t.usedBytes))} <span class="faint">/ {bytes(num(t.sizeBytes))}</span>
           </span>
+          <FreePiece tier={t} />
         </div>
       ))}
     </Card>

@@ -591,9 +591,13 @@ type MemoryTier struct {
 	// Bytes read from here since the start.
 	ReadBytes uint64 `protobuf:"varint,10,opt,name=read_bytes,json=readBytes,proto3" json:"read_bytes,omitempty"`
 	// The reason why nothing is written here at present. Empty: it works.
-	Failure       string `protobuf:"bytes,11,opt,name=failure,proto3" json:"failure,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Failure string `protobuf:"bytes,11,opt,name=failure,proto3" json:"failure,omitempty"`
+	// Size in bytes of the largest free piece. An object needs one piece as large as itself, so this
+	// tells how far the free bytes are broken up. 0: nothing is free, or the worker is too old to
+	// report it.
+	LargestFreeBytes uint64 `protobuf:"varint,12,opt,name=largest_free_bytes,json=largestFreeBytes,proto3" json:"largest_free_bytes,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *MemoryTier) Reset() {
@@ -701,6 +705,13 @@ func (x *MemoryTier) GetFailure() string {
 		return x.Failure
 	}
 	return ""
+}
+
+func (x *MemoryTier) GetLargestFreeBytes() uint64 {
+	if x != nil {
+		return x.LargestFreeBytes
+	}
+	return 0
 }
 
 // MemoryOwner is the party that has a reservation.
@@ -1151,7 +1162,7 @@ const file_millrace_v1_memory_proto_rawDesc = "" +
 	"\fplaced_after\x18\t \x01(\v2\x19.google.protobuf.DurationR\vplacedAfter\x12>\n" +
 	"\rarrived_after\x18\n" +
 	" \x01(\v2\x19.google.protobuf.DurationR\farrivedAfter\x12<\n" +
-	"\fusable_after\x18\v \x01(\v2\x19.google.protobuf.DurationR\vusableAfter\"\xf1\x02\n" +
+	"\fusable_after\x18\v \x01(\v2\x19.google.protobuf.DurationR\vusableAfter\"\x9f\x03\n" +
 	"\n" +
 	"MemoryTier\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
@@ -1169,7 +1180,8 @@ const file_millrace_v1_memory_proto_rawDesc = "" +
 	"\n" +
 	"read_bytes\x18\n" +
 	" \x01(\x04R\treadBytes\x12\x18\n" +
-	"\afailure\x18\v \x01(\tR\afailure\"\xa1\x01\n" +
+	"\afailure\x18\v \x01(\tR\afailure\x12,\n" +
+	"\x12largest_free_bytes\x18\f \x01(\x04R\x10largestFreeBytes\"\xa1\x01\n" +
 	"\vMemoryOwner\x12\x19\n" +
 	"\atask_id\x18\x01 \x01(\x04H\x00R\x06taskId\x12\x1d\n" +
 	"\tworker_id\x18\x02 \x01(\rH\x00R\bworkerId\x12(\n" +

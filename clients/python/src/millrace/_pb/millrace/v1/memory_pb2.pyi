@@ -108,7 +108,7 @@ class MemoryFetch(_message.Message):
     def __init__(self, task_id: _Optional[int] = ..., generation: _Optional[int] = ..., object_count: _Optional[int] = ..., object_bytes: _Optional[int] = ..., peer_worker_id: _Optional[int] = ..., read_by_task_id: _Optional[int] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., begun_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., placed_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., arrived_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., usable_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class MemoryTier(_message.Message):
-    __slots__ = ("name", "size_bytes", "used_bytes", "object_bytes", "clean_bytes", "evictable_bytes", "leaving_bytes", "coming_bytes", "written_bytes", "read_bytes", "failure")
+    __slots__ = ("name", "size_bytes", "used_bytes", "object_bytes", "clean_bytes", "evictable_bytes", "leaving_bytes", "coming_bytes", "written_bytes", "read_bytes", "failure", "largest_free_bytes")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     USED_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -120,6 +120,7 @@ class MemoryTier(_message.Message):
     WRITTEN_BYTES_FIELD_NUMBER: _ClassVar[int]
     READ_BYTES_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    LARGEST_FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
     name: str
     size_bytes: int
     used_bytes: int
@@ -131,7 +132,8 @@ class MemoryTier(_message.Message):
     written_bytes: int
     read_bytes: int
     failure: str
-    def __init__(self, name: _Optional[str] = ..., size_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., object_bytes: _Optional[int] = ..., clean_bytes: _Optional[int] = ..., evictable_bytes: _Optional[int] = ..., leaving_bytes: _Optional[int] = ..., coming_bytes: _Optional[int] = ..., written_bytes: _Optional[int] = ..., read_bytes: _Optional[int] = ..., failure: _Optional[str] = ...) -> None: ...
+    largest_free_bytes: int
+    def __init__(self, name: _Optional[str] = ..., size_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., object_bytes: _Optional[int] = ..., clean_bytes: _Optional[int] = ..., evictable_bytes: _Optional[int] = ..., leaving_bytes: _Optional[int] = ..., coming_bytes: _Optional[int] = ..., written_bytes: _Optional[int] = ..., read_bytes: _Optional[int] = ..., failure: _Optional[str] = ..., largest_free_bytes: _Optional[int] = ...) -> None: ...
 
 class MemoryOwner(_message.Message):
     __slots__ = ("task_id", "worker_id", "written_task_id", "executor_slot")
