@@ -151,6 +151,12 @@ func (h *gpuHealth) sample() {
 		UsedBytes: s.UsedBytes, UtilizationPercent: uint32(s.UtilizationPercent), MemoryPercent: uint32(s.MemoryPercent), ClockMhz: uint32(s.ClockMHz),
 		ThrottleReasons: s.Throttled, Watts: s.Watts, Celsius: uint32(max(s.Celsius, 0)), CorrectedEccErrors: s.CorrectedECC, UncorrectedEccErrors: s.UncorrectedECC,
 	}
+	if s.NVLink != nil {
+		g.NvLinkReceivedBytes, g.NvLinkSentBytes = &s.NVLink.ReceivedBytes, &s.NVLink.SentBytes
+	}
+	if s.PCIe != nil {
+		g.PcieReceivedBytesPerSecond, g.PcieSentBytesPerSecond = &s.PCIe.Received, &s.PCIe.Sent
+	}
 	var who []string
 	for _, p := range s.Processes {
 		if ours(p.PID) {

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/worker/topology"
 )
 
@@ -54,4 +55,28 @@ func TestSamplesGoOnAfterAnError(t *testing.T) {
 			t.Errorf("after the errors: %v", h.current())
 		}
 	})
+}
+
+// linked is a GPUMonitor of a GPU whose driver counts what the links carry.
+type linked struct{ flaky }
+
+func (*linked) Sample(string) (topology.Sample, error) {
+	return topology.Sample{NVLink: &topology.Carried{ReceivedBytes: 5, SentBytes: 0}, PCIe: &topology.Rates{Received: 0, Sent: 2.5}}, nil
+}
+
+// A counter that the driver lacks is absent from the report; a link that carried nothing has 0.
+func TestCountersOfLinksAreReported(t *testing.T) {
+	health := func(m GPUMonitor) *millracev1.GpuHealth {
+		h := &gpuHealth{config: Config{GPUMonitor: m, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}, uuid: "GPU-1"}
+		h.sample()
+		return h.current()
+	}
+	if got := health(new(flaky)); got == nil || got.NvLinkReceivedBytes != nil || got.NvLinkSentBytes != nil || got.PcieReceivedBytesPerSecond != nil || got.PcieSentBytesPerSecond != nil {
+		t.Errorf("without counters: %v", got)
+	}
+	got := health(new(linked))
+	if got.GetNvLinkReceivedBytes() != 5 || got.NvLinkSentBytes == nil || *got.NvLinkSentBytes != 0 ||
+		got.PcieReceivedBytesPerSecond == nil || *got.PcieReceivedBytesPerSecond != 0 || got.GetPcieSentBytesPerSecond() != 2.5 {
+		t.Errorf("with counters: %v", got)
+	}
 }

@@ -75,5 +75,11 @@ func (p *parts) figures() web.Figures {
 		f.Executors = append(f.Executors, web.Executor{Kind: x.Kind, Working: x.Working, Idle: x.Idle, Spare: x.Spare})
 	}
 	f.ExecutorDeaths, _ = p.late.pools.Deaths()
+	if h := p.health.current(); h != nil && h.NvLinkReceivedBytes != nil {
+		f.NVLink = &web.Link{Received: float64(h.GetNvLinkReceivedBytes()), Sent: float64(h.GetNvLinkSentBytes())}
+	}
+	if h := p.health.current(); h != nil && h.PcieReceivedBytesPerSecond != nil {
+		f.PCIe = &web.Link{Received: h.GetPcieReceivedBytesPerSecond(), Sent: h.GetPcieSentBytesPerSecond()}
+	}
 	return f
 }

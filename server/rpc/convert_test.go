@@ -198,9 +198,11 @@ func fill(message protoreflect.Message) {
 
 // someHealth is the value that fill sets.
 func someHealth() *schedapi.GPUHealth {
+	sum, rate := uint64(7), 7.0
 	return &schedapi.GPUHealth{
 		UsedBytes: 7, UtilizationPercent: 7, MemoryPercent: 7, ClockMHz: 7, Celsius: 7, Throttled: []string{"s"}, Watts: 7,
 		CorrectedECC: 7, UncorrectedECC: 7, XIDs: 7, LastEvent: "s", ForeignProcesses: 7, ForeignBytes: 7,
+		NVLinkReceivedBytes: &sum, NVLinkSentBytes: &sum, PCIeReceivedRate: &rate, PCIeSentRate: &rate,
 	}
 }
 

@@ -41,6 +41,8 @@ func gpuHealthTo(h *schedapi.GPUHealth) *pb.GpuHealth {
 		UsedBytes: h.UsedBytes, UtilizationPercent: h.UtilizationPercent, MemoryPercent: h.MemoryPercent, ClockMhz: h.ClockMHz,
 		ThrottleReasons: h.Throttled, Watts: h.Watts, Celsius: h.Celsius, CorrectedEccErrors: h.CorrectedECC, UncorrectedEccErrors: h.UncorrectedECC,
 		Xids: h.XIDs, LastEvent: h.LastEvent, ForeignProcesses: h.ForeignProcesses, ForeignBytes: h.ForeignBytes,
+		NvLinkReceivedBytes: h.NVLinkReceivedBytes, NvLinkSentBytes: h.NVLinkSentBytes,
+		PcieReceivedBytesPerSecond: h.PCIeReceivedRate, PcieSentBytesPerSecond: h.PCIeSentRate,
 	}
 }
 
@@ -52,5 +54,15 @@ func gpuHealthFrom(h *pb.GpuHealth) *schedapi.GPUHealth {
 		UsedBytes: h.GetUsedBytes(), UtilizationPercent: h.GetUtilizationPercent(), MemoryPercent: h.GetMemoryPercent(), ClockMHz: h.GetClockMhz(),
 		Throttled: h.GetThrottleReasons(), Watts: h.GetWatts(), Celsius: h.GetCelsius(), CorrectedECC: h.GetCorrectedEccErrors(), UncorrectedECC: h.GetUncorrectedEccErrors(),
 		XIDs: h.GetXids(), LastEvent: h.GetLastEvent(), ForeignProcesses: h.GetForeignProcesses(), ForeignBytes: h.GetForeignBytes(),
+		NVLinkReceivedBytes: copyOf(h.NvLinkReceivedBytes), NVLinkSentBytes: copyOf(h.NvLinkSentBytes),
+		PCIeReceivedRate: copyOf(h.PcieReceivedBytesPerSecond), PCIeSentRate: copyOf(h.PcieSentBytesPerSecond),
 	}
+}
+
+// copyOf copies an optional field, because the memory of a message is used again.
+func copyOf[T any](p *T) *T {
+	if p == nil {
+		return nil
+	}
+	return new(*p)
 }

@@ -32,4 +32,8 @@ type GPUHealth struct {
 	LastEvent                         string
 	ForeignProcesses                  uint32
 	ForeignBytes                      uint64
+	// The bytes of all its NVLinks since the driver was loaded, and its rates over PCIe in bytes
+	// per second. Nil: the driver does not report them.
+	NVLinkReceivedBytes, NVLinkSentBytes *uint64
+	PCIeReceivedRate, PCIeSentRate       *float64
 }

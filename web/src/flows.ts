@@ -53,6 +53,8 @@ export function movedBy(w: Worker): Sums {
     read: num(w.spillReadBytes),
     received: num(w.receivedBytes),
     sent: num(w.sentBytes),
+    nvLinkReceived: num(w.gpuHealth?.nvLinkReceivedBytes),
+    nvLinkSent: num(w.gpuHealth?.nvLinkSentBytes),
   };
 }
 

@@ -106,6 +106,10 @@ export interface GpuHealth {
   lastEvent?: string;
   foreignProcesses?: number;
   foreignBytes?: Int64;
+  nvLinkReceivedBytes?: Int64;
+  nvLinkSentBytes?: Int64;
+  pcieReceivedBytesPerSecond?: number;
+  pcieSentBytesPerSecond?: number;
 }
 
 export interface Gpu {

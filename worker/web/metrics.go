@@ -20,6 +20,14 @@ type Figures struct {
 	// Executors are the processes of each kind, and ExecutorDeaths counts those that died.
 	Executors      []Executor
 	ExecutorDeaths uint64
+	// NVLink is what the GPU has carried in bytes, PCIe what it carries in bytes per second. Nil:
+	// it is not known.
+	NVLink, PCIe *Link
+}
+
+// Link is what a GPU receives and sends over one kind of link.
+type Link struct {
+	Received, Sent float64
 }
 
 // Path is what one path has carried since the start.
@@ -40,6 +48,7 @@ type collector struct {
 	used, limit, objects, evictable, written, read, failing              *prometheus.Desc
 	slabObjects, slabFree, slabLargestFree, slabWaiting, slabWaitingSize *prometheus.Desc
 	received, fetches, sent, processes, deaths                           *prometheus.Desc
+	nvlinkReceived, nvlinkSent, pcieReceived, pcieSent                   *prometheus.Desc
 }
 
 func newCollector(c Config) *collector {
@@ -65,6 +74,10 @@ func newCollector(c Config) *collector {
 		sent:            describe("transfer_sent_bytes_total", "Bytes that went to other workers and clients."),
 		processes:       describe("executor_processes", "Processes of executors.", "kind", "state"),
 		deaths:          describe("executor_deaths_total", "Processes of executors that died."),
+		nvlinkReceived:  describe("gpu_nvlink_received_bytes_total", "Bytes that the GPU received over NVLink since its driver was loaded."),
+		nvlinkSent:      describe("gpu_nvlink_sent_bytes_total", "Bytes that the GPU sent over NVLink since its driver was loaded."),
+		pcieReceived:    describe("gpu_pcie_received_bytes_per_second", "Rate at which the GPU receives over PCIe."),
+		pcieSent:        describe("gpu_pcie_sent_bytes_per_second", "Rate at which the GPU sends over PCIe."),
 	}
 }
 
@@ -72,7 +85,7 @@ func newCollector(c Config) *collector {
 func (c *collector) Describe(to chan<- *prometheus.Desc) {
 	for _, desc := range []*prometheus.Desc{
 		c.used, c.limit, c.objects, c.evictable, c.written, c.read, c.failing, c.slabObjects, c.slabFree, c.slabLargestFree, c.slabWaiting, c.slabWaitingSize,
-		c.received, c.fetches, c.sent, c.processes, c.deaths,
+		c.received, c.fetches, c.sent, c.processes, c.deaths, c.nvlinkReceived, c.nvlinkSent, c.pcieReceived, c.pcieSent,
 	} {
 		to <- desc
 	}
@@ -121,6 +134,14 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 		gauge(c.processes, float64(x.Spare), x.Kind, "spare")
 	}
 	counter(c.deaths, f.ExecutorDeaths)
+	if f.NVLink != nil {
+		counter(c.nvlinkReceived, uint64(f.NVLink.Received))
+		counter(c.nvlinkSent, uint64(f.NVLink.Sent))
+	}
+	if f.PCIe != nil {
+		gauge(c.pcieReceived, f.PCIe.Received)
+		gauge(c.pcieSent, f.PCIe.Sent)
+	}
 }
 
 // buildInfo is 1, with the version as a label, as the scheduler has it.

@@ -62,6 +62,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 			Tiers:     []ledger.TierState{{Name: "slab", SizeBytes: 100, UsedBytes: 40}, {Name: "disk", OutBytes: 7, Failed: errors.New("full")}},
 			Paths:     []web.Path{{Name: "ucx", Succeeded: 2, Bytes: 30}},
 			Executors: []web.Executor{{Kind: "python", Working: 1, Idle: 2}}, ExecutorDeaths: 3,
+			NVLink: &web.Link{Received: 1 << 40, Sent: 5}, PCIe: &web.Link{Received: 7.5, Sent: 0},
 		}
 	}})
 	_, body := get(t, p, "/metrics", "localhost")
@@ -69,10 +70,16 @@ func TestMetricsAreDocumented(t *testing.T) {
 		`millrace_memory_used_bytes{tier="slab",worker="host-0"} 40`, `millrace_memory_written_bytes_total{tier="disk",worker="host-0"} 7`,
 		`millrace_memory_failing{tier="disk",worker="host-0"} 1`, `millrace_transfer_received_bytes_total{path="ucx",worker="host-0"} 30`,
 		`millrace_executor_processes{kind="python",state="idle",worker="host-0"} 2`, `millrace_executor_deaths_total{worker="host-0"} 3`,
+		`millrace_gpu_nvlink_received_bytes_total{worker="host-0"} 1.099511627776e+12`, `millrace_gpu_nvlink_sent_bytes_total{worker="host-0"} 5`,
+		`millrace_gpu_pcie_received_bytes_per_second{worker="host-0"} 7.5`, `millrace_gpu_pcie_sent_bytes_per_second{worker="host-0"} 0`,
 	} {
 		if !strings.Contains(body, line+"\n") {
 			t.Errorf("no %s in\n%s", line, body)
 		}
+	}
+	plain := open(t, web.Config{Address: "127.0.0.1:0", Worker: "host-0", Figures: func() web.Figures { return web.Figures{} }})
+	if _, body := get(t, plain, "/metrics", "localhost"); strings.Contains(body, "millrace_gpu_") {
+		t.Errorf("a worker without a GPU has\n%s", body)
 	}
 	page, err := os.ReadFile("../../docs/metrics.md")
 	if err != nil {

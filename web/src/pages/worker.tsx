@@ -156,6 +156,24 @@ function Drain({ worker }: { worker: Worker }) {
   );
 }
 
+// traffic says what the links of a GPU carry; it has nothing that the driver does not count.
+function traffic(worker: Worker): [string, string][] {
+  const h = worker.gpuHealth ?? {};
+  const flow = flows.of(String(worker.workerId ?? 0));
+  const said: [string, string][] = [];
+  if (h.nvLinkReceivedBytes !== undefined)
+    said.push([
+      "Over NVLink",
+      `${flowing(flow.nvLinkReceived)} received, ${flowing(flow.nvLinkSent)} sent; ${bytes(num(h.nvLinkReceivedBytes))} and ${bytes(num(h.nvLinkSentBytes))} so far`,
+    ]);
+  if (h.pcieReceivedBytesPerSecond !== undefined)
+    said.push([
+      "Over PCIe",
+      `${rate(h.pcieReceivedBytesPerSecond)} received, ${rate(h.pcieSentBytesPerSecond ?? 0)} sent`,
+    ]);
+  return said;
+}
+
 function Gpu({ worker }: { worker: Worker }) {
   const h = worker.gpuHealth ?? {};
   const g = worker.gpu ?? {};
@@ -220,6 +238,7 @@ function Gpu({ worker }: { worker: Worker }) {
             ["PCI", g.pciBusId],
             ["Network cards", g.netDevices],
             ["NVLink", (g.links ?? []).map((l) => `${l.nvLinks ?? 0} links`).join(", ")],
+            ...traffic(worker),
           ]}
         />
       </Card>

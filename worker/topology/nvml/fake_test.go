@@ -74,6 +74,7 @@ type fakeCard struct {
 	clocks, ecc      bool
 	list             []process
 	kinds            func() (uint64, code)
+	counts           func(field) value // nil: the driver has no such fields
 }
 
 func (g *fakeCard) uuid() (string, code)     { return g.id, g.idCode }
@@ -120,6 +121,16 @@ func (g *fakeCard) eccErrors(kind int) (uint64, code) {
 }
 func (g *fakeCard) processes() ([]process, code) { return g.list, success }
 func (g *fakeCard) eventTypes() (uint64, code)   { return g.kinds() }
+func (g *fakeCard) fields(list []field) ([]value, code) {
+	if g.counts == nil {
+		return nil, notSupported
+	}
+	var out []value
+	for _, f := range list {
+		out = append(out, g.counts(f))
+	}
+	return out, success
+}
 
 // fakeEvents returns the events of a script, then calls end.
 type fakeEvents struct {

@@ -3,6 +3,7 @@
 package nvml
 
 import (
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"sync"
@@ -62,7 +63,7 @@ var used = [][]string{
 	{"nvmlDeviceGetPowerUsage"}, {"nvmlDeviceGetTemperature"}, {"nvmlDeviceGetTotalEccErrors"},
 	{"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2", "nvmlDeviceGetComputeRunningProcesses"},
 	{"nvmlDeviceGetSupportedEventTypes"}, {"nvmlDeviceRegisterEvents"}, {"nvmlEventSetCreate"}, {"nvmlEventSetFree"},
-	{"nvmlEventSetWait_v2", "nvmlEventSetWait"},
+	{"nvmlEventSetWait_v2", "nvmlEventSetWait"}, {"nvmlDeviceGetFieldValues"},
 }
 
 // load finds out which functions the library has, before go-nvml calls any of them.
@@ -366,6 +367,33 @@ func (g nvmlCard) eventTypes() (uint64, code) {
 	}
 	kinds, r := g.d.GetSupportedEventTypes()
 	return kinds, code(r)
+}
+
+func (g nvmlCard) fields(list []field) ([]value, code) {
+	if !g.library.has("nvmlDeviceGetFieldValues") {
+		return nil, functionNotFound
+	}
+	raw := make([]nvml.FieldValue, len(list))
+	for i, f := range list {
+		raw[i] = nvml.FieldValue{FieldId: f.id, ScopeId: f.scope}
+	}
+	if r := g.d.GetFieldValues(raw); code(r) != success {
+		return nil, code(r)
+	}
+	out := make([]value, len(list))
+	for i := range raw {
+		v := &raw[i]
+		out[i] = value{micros: v.Timestamp, code: code(v.NvmlReturn)}
+		switch v.ValueType {
+		case uint32(nvml.VALUE_TYPE_UNSIGNED_INT):
+			out[i].number, out[i].narrow = uint64(binary.NativeEndian.Uint32(v.Value[:])), true
+		case uint32(nvml.VALUE_TYPE_UNSIGNED_LONG), uint32(nvml.VALUE_TYPE_UNSIGNED_LONG_LONG):
+			out[i].number = binary.NativeEndian.Uint64(v.Value[:])
+		default:
+			out[i].code = max(out[i].code, notSupported) // it is no counter
+		}
+	}
+	return out, success
 }
 
 // nvmlEvents is an event set of go-nvml.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/millrace/millrace/worker/topology"
 )
@@ -213,8 +214,8 @@ func (n *NVML) refusal(status int, r code) string {
 	return text
 }
 
-// Sample returns the state of a GPU or a MIG instance. Values that the driver does not report are
-// 0.
+// Sample returns the state of a GPU or a MIG instance. Values that the driver does not report are 0
+// or nil. It waits for pcieWindow.
 func (n *NVML) Sample(uuid string) (topology.Sample, error) {
 	var s topology.Sample
 	d, r := n.library.byUUID(uuid)
@@ -257,7 +258,75 @@ func (n *NVML) Sample(uuid string) (topology.Sample, error) {
 			s.Processes = append(s.Processes, topology.Process{PID: p.pid, UsedBytes: used})
 		}
 	}
+	s.NVLink, s.PCIe = carried(d), pcieRates(d)
 	return s, nil
+}
+
+// counters reads two counters. It returns false if the driver lacks one of them.
+func counters(d card, received, sent field) ([]value, bool) {
+	list, r := d.fields([]field{received, sent})
+	return list, r == success && list[0].code == success && list[1].code == success
+}
+
+// carried returns the bytes of all NVLinks, nil for a GPU that has none.
+func carried(d card) *topology.Carried {
+	list, ok := counters(d, field{fieldNVLinkReceived, allLinks}, field{fieldNVLinkSent, allLinks})
+	if !ok {
+		return nil
+	}
+	const kib = 1024
+	return &topology.Carried{ReceivedBytes: list[0].number * kib, SentBytes: list[1].number * kib}
+}
+
+const (
+	// pcieWindow is the time between two looks at the counters of PCIe.
+	pcieWindow = 10 * time.Millisecond
+	// pcieLongest is the longest time between two looks that are compared. A counter of 32 bits
+	// wraps after 33 ms at 128 GB/s; if it wrapped twice, the rate would be wrong.
+	pcieLongest = 30 * time.Millisecond
+	// pcieLooks limits the looks of one sample on a machine that is too busy for pcieLongest.
+	pcieLooks = 3
+
+	microsPerSecond = 1e6
+)
+
+// pcieRates measures the traffic over PCIe. It returns nil if the driver does not count it.
+func pcieRates(d card) *topology.Rates {
+	look := func() ([]value, bool) {
+		return counters(d, field{id: fieldPCIeReceived}, field{id: fieldPCIeSent})
+	}
+	before, ok := look()
+	for range pcieLooks {
+		if !ok {
+			return nil
+		}
+		time.Sleep(pcieWindow)
+		var after []value
+		if after, ok = look(); !ok {
+			return nil
+		}
+		received, first := rate(before[0], after[0])
+		sent, second := rate(before[1], after[1])
+		if first && second {
+			return &topology.Rates{Received: received, Sent: sent}
+		}
+		before = after
+	}
+	return nil
+}
+
+// rate returns the bytes per second between two looks at a counter. It returns false if their
+// distance in time is of no use.
+func rate(before, after value) (float64, bool) {
+	micros := after.micros - before.micros
+	if micros <= 0 || micros > pcieLongest.Microseconds() {
+		return 0, false
+	}
+	moved := after.number - before.number
+	if after.narrow {
+		moved = uint64(uint32(moved))
+	}
+	return float64(moved) / float64(micros) * microsPerSecond, true
 }
 
 // instancesOf returns the UUIDs of the MIG instances that an event concerns; none for a whole card.

@@ -202,6 +202,61 @@ func TestSample(t *testing.T) {
 	}
 }
 
+// The counters of NVLink are sums. Those of PCIe have 32 bits, so that only two looks shortly after
+// each other give a rate.
+func TestSampleCountsTheBytesOfLinks(t *testing.T) {
+	s := dgx()
+	d := s.cards[2]
+	n := &NVML{library: s}
+	sample := func() topology.Sample {
+		t.Helper()
+		got, err := n.Sample(d.id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	if got := sample(); got.NVLink != nil || got.PCIe != nil {
+		t.Errorf("without counters: %+v, %+v", got.NVLink, got.PCIe)
+	}
+	looks := map[uint32]int64{}
+	period := int64(10_000)
+	d.counts = func(f field) value {
+		i := looks[f.id]
+		looks[f.id]++
+		switch f {
+		case field{fieldNVLinkReceived, allLinks}:
+			return value{number: 1 << 40}
+		case field{fieldNVLinkSent, allLinks}:
+			return value{number: 5}
+		case field{fieldPCIeReceived, 0}:
+			return value{number: uint64(uint32(1<<32 - 1000 + i*500_000)), narrow: true, micros: 7 + i*period}
+		case field{fieldPCIeSent, 0}:
+			return value{number: uint64(i * 10), micros: 8 + i*period}
+		}
+		return value{code: notSupported}
+	}
+	if got := sample(); got.NVLink == nil || *got.NVLink != (topology.Carried{ReceivedBytes: 1 << 50, SentBytes: 5120}) ||
+		got.PCIe == nil || *got.PCIe != (topology.Rates{Received: 50_000_000, Sent: 1000}) {
+		t.Errorf("%+v, %+v", got.NVLink, got.PCIe)
+	}
+	// On a busy machine the looks are too far apart: the counter may have wrapped between them.
+	period = 40_000
+	if got := sample(); got.PCIe != nil || got.NVLink == nil {
+		t.Errorf("looks too far apart: %+v, %+v", got.NVLink, got.PCIe)
+	}
+	all := d.counts
+	d.counts = func(f field) value {
+		if f.id == fieldNVLinkSent || f.id == fieldPCIeSent {
+			return value{code: notSupported}
+		}
+		return all(f)
+	}
+	if got := sample(); got.NVLink != nil || got.PCIe != nil {
+		t.Errorf("with one direction: %+v, %+v", got.NVLink, got.PCIe)
+	}
+}
+
 func TestWatchTellsOfXidAndECCErrors(t *testing.T) {
 	s := dgx()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -306,6 +361,6 @@ func TestGPUTopologyOfThisMachine(t *testing.T) {
 		if err != nil || s.TotalBytes == 0 {
 			t.Errorf("sample %+v, %v", s, err)
 		}
-		t.Logf("sample %+v", s)
+		t.Logf("sample %+v, NVLink %+v, PCIe %+v", s, s.NVLink, s.PCIe)
 	}
 }

@@ -41,6 +41,8 @@ type card interface {
 	eccErrors(kind int) (uint64, code)
 	processes() ([]process, code)
 	eventTypes() (uint64, code)
+	// fields reads values by their numbers, in the same order. Each value has a code of its own.
+	fields([]field) ([]value, code)
 }
 
 // events is an event set.
@@ -55,6 +57,20 @@ type events interface {
 type process struct {
 	pid  int
 	used uint64
+}
+
+// field names a value. The scope is the number of a link, or allLinks.
+type field struct {
+	id, scope uint32
+}
+
+// value is the value of a field at a time in microseconds.
+type value struct {
+	number uint64
+	// narrow: the number has 32 bits.
+	narrow bool
+	micros int64
+	code   code
 }
 
 type event struct {
@@ -90,6 +106,12 @@ const (
 	eventDoubleBitECC, eventXid = 2, 8
 
 	slowPowerCap, slowHardware, slowThermal, slowHardwareThermal, slowPowerBrake = 0x4, 0x8, 0x20, 0x40, 0x80
+
+	// The counters of NVLink are in KiB and have 64 bits, those of PCIe are in bytes and have 32.
+	fieldNVLinkSent, fieldNVLinkReceived = 138, 139
+	fieldPCIeSent, fieldPCIeReceived     = 197, 198
+
+	allLinks = ^uint32(0)
 
 	// notReported is the memory size of a process if the driver does not report it.
 	notReported = ^uint64(0)

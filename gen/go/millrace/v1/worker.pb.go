@@ -1018,8 +1018,8 @@ func (x *GpuLink) GetReason() string {
 	return ""
 }
 
-// GpuHealth is the state of a GPU at one time. Fields that the driver does not report are 0. Output
-// only.
+// GpuHealth is the state of a GPU at one time. Fields that the driver does not report are 0, or
+// absent if they are optional. Output only.
 type GpuHealth struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Bytes in use, by all processes.
@@ -1047,9 +1047,17 @@ type GpuHealth struct {
 	// Number of processes on it other than the worker and its executors.
 	ForeignProcesses uint32 `protobuf:"varint,12,opt,name=foreign_processes,json=foreignProcesses,proto3" json:"foreign_processes,omitempty"`
 	// Memory that these use, in bytes.
-	ForeignBytes  uint64 `protobuf:"varint,13,opt,name=foreign_bytes,json=foreignBytes,proto3" json:"foreign_bytes,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ForeignBytes uint64 `protobuf:"varint,13,opt,name=foreign_bytes,json=foreignBytes,proto3" json:"foreign_bytes,omitempty"`
+	// Bytes that it has received over all its NVLinks since the driver was loaded. 0: none so far.
+	NvLinkReceivedBytes *uint64 `protobuf:"varint,14,opt,name=nv_link_received_bytes,json=nvLinkReceivedBytes,proto3,oneof" json:"nv_link_received_bytes,omitempty"`
+	// Bytes that it has sent over all its NVLinks since the driver was loaded. 0: none so far.
+	NvLinkSentBytes *uint64 `protobuf:"varint,15,opt,name=nv_link_sent_bytes,json=nvLinkSentBytes,proto3,oneof" json:"nv_link_sent_bytes,omitempty"`
+	// Bytes per second that it received over PCIe, during about 10 milliseconds. 0: none then.
+	PcieReceivedBytesPerSecond *float64 `protobuf:"fixed64,16,opt,name=pcie_received_bytes_per_second,json=pcieReceivedBytesPerSecond,proto3,oneof" json:"pcie_received_bytes_per_second,omitempty"`
+	// Bytes per second that it sent over PCIe, during about 10 milliseconds. 0: none then.
+	PcieSentBytesPerSecond *float64 `protobuf:"fixed64,17,opt,name=pcie_sent_bytes_per_second,json=pcieSentBytesPerSecond,proto3,oneof" json:"pcie_sent_bytes_per_second,omitempty"`
+	unknownFields          protoimpl.UnknownFields
+	sizeCache              protoimpl.SizeCache
 }
 
 func (x *GpuHealth) Reset() {
@@ -1169,6 +1177,34 @@ func (x *GpuHealth) GetForeignProcesses() uint32 {
 func (x *GpuHealth) GetForeignBytes() uint64 {
 	if x != nil {
 		return x.ForeignBytes
+	}
+	return 0
+}
+
+func (x *GpuHealth) GetNvLinkReceivedBytes() uint64 {
+	if x != nil && x.NvLinkReceivedBytes != nil {
+		return *x.NvLinkReceivedBytes
+	}
+	return 0
+}
+
+func (x *GpuHealth) GetNvLinkSentBytes() uint64 {
+	if x != nil && x.NvLinkSentBytes != nil {
+		return *x.NvLinkSentBytes
+	}
+	return 0
+}
+
+func (x *GpuHealth) GetPcieReceivedBytesPerSecond() float64 {
+	if x != nil && x.PcieReceivedBytesPerSecond != nil {
+		return *x.PcieReceivedBytesPerSecond
+	}
+	return 0
+}
+
+func (x *GpuHealth) GetPcieSentBytesPerSecond() float64 {
+	if x != nil && x.PcieSentBytesPerSecond != nil {
+		return *x.PcieSentBytesPerSecond
 	}
 	return 0
 }
@@ -2000,7 +2036,7 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\bnv_links\x18\x02 \x01(\rR\anvLinks\x12\x1f\n" +
 	"\vpeer_access\x18\x03 \x01(\bR\n" +
 	"peerAccess\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\"\xe7\x03\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"\xd1\x06\n" +
 	"\tGpuHealth\x12\x1d\n" +
 	"\n" +
 	"used_bytes\x18\x01 \x01(\x04R\tusedBytes\x12/\n" +
@@ -2017,7 +2053,15 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\n" +
 	"last_event\x18\v \x01(\tR\tlastEvent\x12+\n" +
 	"\x11foreign_processes\x18\f \x01(\rR\x10foreignProcesses\x12#\n" +
-	"\rforeign_bytes\x18\r \x01(\x04R\fforeignBytes\"\xf8\x03\n" +
+	"\rforeign_bytes\x18\r \x01(\x04R\fforeignBytes\x128\n" +
+	"\x16nv_link_received_bytes\x18\x0e \x01(\x04H\x00R\x13nvLinkReceivedBytes\x88\x01\x01\x120\n" +
+	"\x12nv_link_sent_bytes\x18\x0f \x01(\x04H\x01R\x0fnvLinkSentBytes\x88\x01\x01\x12G\n" +
+	"\x1epcie_received_bytes_per_second\x18\x10 \x01(\x01H\x02R\x1apcieReceivedBytesPerSecond\x88\x01\x01\x12?\n" +
+	"\x1apcie_sent_bytes_per_second\x18\x11 \x01(\x01H\x03R\x16pcieSentBytesPerSecond\x88\x01\x01B\x19\n" +
+	"\x17_nv_link_received_bytesB\x15\n" +
+	"\x13_nv_link_sent_bytesB!\n" +
+	"\x1f_pcie_received_bytes_per_secondB\x1d\n" +
+	"\x1b_pcie_sent_bytes_per_second\"\xf8\x03\n" +
 	"\vWorkerDrain\x123\n" +
 	"\apurpose\x18\x01 \x01(\x0e2\x19.millrace.v1.DrainPurposeR\apurpose\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12;\n" +
@@ -2222,6 +2266,7 @@ func file_millrace_v1_worker_proto_init() {
 		(*WorkerDeath_Lost)(nil),
 	}
 	file_millrace_v1_worker_proto_msgTypes[3].OneofWrappers = []any{}
+	file_millrace_v1_worker_proto_msgTypes[5].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

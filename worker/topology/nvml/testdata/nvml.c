@@ -4,6 +4,7 @@ typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; c
 typedef struct { unsigned long long total, free, used; } memory;
 typedef struct { unsigned pid; unsigned long long used; unsigned gi, ci; } process;
 typedef struct { void *device; unsigned long long type, data; unsigned gi, ci; } event;
+typedef struct { unsigned id, scope; long long when, took; unsigned type, code; union { unsigned narrow; unsigned long long wide; } value; } field;
 static int gpu;
 int nvmlInit_v2(void) { return 0; }
 int nvmlShutdown(void) { return 0; }
@@ -27,3 +28,14 @@ int nvmlEventSetFree(void *set) { return 0; }
 int nvmlDeviceGetSupportedEventTypes(void *d, unsigned long long *kinds) { return *kinds = 0xff, 0; }
 int nvmlDeviceRegisterEvents(void *d, unsigned long long kinds, void *set) { return kinds == 10 && set == &gpu ? 0 : 2; }
 int nvmlEventSetWait_v2(void *set, event *e, unsigned ms) { return *e = (event){.device = &gpu, .type = 8, .data = 79}, 0; }
+int nvmlDeviceGetFieldValues(void *d, int n, field *f) {
+  static long long now = 1000;
+  for (now += 10000; n--; f++) {
+    f->when = now, f->code = 0;
+    if (f->id == 138 && f->scope == ~0u) f->type = 3, f->value.wide = 1ull << 33;
+    else if (f->id == 139 && f->scope == ~0u) f->type = 3, f->value.wide = 2;
+    else if (f->id == 197 || f->id == 198) f->type = 1, f->value.wide = ~0ull << 32, f->value.narrow = now * f->id;
+    else f->code = 3;
+  }
+  return 0;
+}

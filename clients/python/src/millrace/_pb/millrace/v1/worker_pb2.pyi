@@ -187,7 +187,7 @@ class GpuLink(_message.Message):
     def __init__(self, uuid: _Optional[str] = ..., nv_links: _Optional[int] = ..., peer_access: bool = ..., reason: _Optional[str] = ...) -> None: ...
 
 class GpuHealth(_message.Message):
-    __slots__ = ("used_bytes", "utilization_percent", "memory_percent", "clock_mhz", "throttle_reasons", "watts", "celsius", "corrected_ecc_errors", "uncorrected_ecc_errors", "xids", "last_event", "foreign_processes", "foreign_bytes")
+    __slots__ = ("used_bytes", "utilization_percent", "memory_percent", "clock_mhz", "throttle_reasons", "watts", "celsius", "corrected_ecc_errors", "uncorrected_ecc_errors", "xids", "last_event", "foreign_processes", "foreign_bytes", "nv_link_received_bytes", "nv_link_sent_bytes", "pcie_received_bytes_per_second", "pcie_sent_bytes_per_second")
     USED_BYTES_FIELD_NUMBER: _ClassVar[int]
     UTILIZATION_PERCENT_FIELD_NUMBER: _ClassVar[int]
     MEMORY_PERCENT_FIELD_NUMBER: _ClassVar[int]
@@ -201,6 +201,10 @@ class GpuHealth(_message.Message):
     LAST_EVENT_FIELD_NUMBER: _ClassVar[int]
     FOREIGN_PROCESSES_FIELD_NUMBER: _ClassVar[int]
     FOREIGN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NV_LINK_RECEIVED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NV_LINK_SENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PCIE_RECEIVED_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    PCIE_SENT_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     used_bytes: int
     utilization_percent: int
     memory_percent: int
@@ -214,7 +218,11 @@ class GpuHealth(_message.Message):
     last_event: str
     foreign_processes: int
     foreign_bytes: int
-    def __init__(self, used_bytes: _Optional[int] = ..., utilization_percent: _Optional[int] = ..., memory_percent: _Optional[int] = ..., clock_mhz: _Optional[int] = ..., throttle_reasons: _Optional[_Iterable[str]] = ..., watts: _Optional[float] = ..., celsius: _Optional[int] = ..., corrected_ecc_errors: _Optional[int] = ..., uncorrected_ecc_errors: _Optional[int] = ..., xids: _Optional[int] = ..., last_event: _Optional[str] = ..., foreign_processes: _Optional[int] = ..., foreign_bytes: _Optional[int] = ...) -> None: ...
+    nv_link_received_bytes: int
+    nv_link_sent_bytes: int
+    pcie_received_bytes_per_second: float
+    pcie_sent_bytes_per_second: float
+    def __init__(self, used_bytes: _Optional[int] = ..., utilization_percent: _Optional[int] = ..., memory_percent: _Optional[int] = ..., clock_mhz: _Optional[int] = ..., throttle_reasons: _Optional[_Iterable[str]] = ..., watts: _Optional[float] = ..., celsius: _Optional[int] = ..., corrected_ecc_errors: _Optional[int] = ..., uncorrected_ecc_errors: _Optional[int] = ..., xids: _Optional[int] = ..., last_event: _Optional[str] = ..., foreign_processes: _Optional[int] = ..., foreign_bytes: _Optional[int] = ..., nv_link_received_bytes: _Optional[int] = ..., nv_link_sent_bytes: _Optional[int] = ..., pcie_received_bytes_per_second: _Optional[float] = ..., pcie_sent_bytes_per_second: _Optional[float] = ...) -> None: ...
 
 class WorkerDrain(_message.Message):
     __slots__ = ("purpose", "reason", "create_time", "expire_time", "copied_objects", "copied_bytes", "remaining_objects", "remaining_bytes", "staying_objects", "staying_bytes", "staying")
