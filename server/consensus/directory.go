@@ -2,6 +2,7 @@ package consensus
 
 import (
 	"errors"
+	"io/fs"
 	"syscall"
 )
 
@@ -19,7 +20,7 @@ var ErrRemoved error = DirectoryError{errors.New("peer: this scheduler was remov
 // unusable returns a DirectoryError, or the error itself if the operating system has refused
 // something, which may pass.
 func unusable(err error) error {
-	if refused := syscall.Errno(0); errors.As(err, &refused) {
+	if refused := syscall.Errno(0); errors.As(err, &refused) && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return DirectoryError{err}

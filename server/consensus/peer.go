@@ -252,16 +252,20 @@ func (r *Peer) begin(ctx context.Context) error {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return fmt.Errorf("peer: %w", err)
 	}
-	var err error
-	if r.store, err = wal.Open(path, wal.WithLogger(logger), wal.WithMetaStore(&r.meta)); err != nil {
-		return unusable(fmt.Errorf("peer: open the log in %s: %w: move the directory away, and start again: the others hand over all", path, err))
+	store, err := openLog(path, &r.meta, logger)
+	if err != nil {
+		return err
 	}
+	r.store = store
 	snapshots, err := raft.NewFileSnapshotStoreWithLogger(path, 1, logger)
 	if err != nil {
 		return fmt.Errorf("peer: %w", err)
 	}
-	store := &disk{r.store, path, r.state}
-	existing, err := raft.HasExistingState(store, store, snapshots)
+	if err := checkLog(path, r.store, snapshots); err != nil {
+		return err
+	}
+	kept := &disk{r.store, path, r.state}
+	existing, err := raft.HasExistingState(kept, kept, snapshots)
 	if err != nil {
 		return unusable(fmt.Errorf("peer: read the log in %s: %w: move the directory away, and start again: the others hand over all", path, err))
 	}
@@ -291,11 +295,11 @@ func (r *Peer) begin(ctx context.Context) error {
 		for _, address := range r.config.Addresses {
 			all.Servers = append(all.Servers, raft.Server{ID: raft.ServerID(address), Address: raft.ServerAddress(address)})
 		}
-		if err := raft.BootstrapCluster(config, store, store, snapshots, r.transport, all); err != nil {
+		if err := raft.BootstrapCluster(config, kept, kept, snapshots, r.transport, all); err != nil {
 			return fmt.Errorf("peer: begin the log in %s: %w", path, err)
 		}
 	}
-	started, err := raft.NewRaft(config, r.state, store, store, snapshots, r.transport)
+	started, err := raft.NewRaft(config, r.state, kept, kept, snapshots, r.transport)
 	if err != nil {
 		return unusable(fmt.Errorf("peer: begin with the log in %s: %w: mend the disk, or move the directory away, and start again: the others hand over all", path, errors.Join(err, r.state.cause())))
 	}
