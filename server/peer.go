@@ -40,6 +40,8 @@ type Peer struct {
 type leading struct {
 	// restored is called when the journal was read, and release when nobody is answered any more.
 	restored, release func()
+	// leads returns an error if another scheduler may lead.
+	leads func(context.Context) error
 }
 
 // NewPeer listens on the addresses. The owner of the peer closes it after Run. config has
@@ -167,7 +169,7 @@ func (s *Peer) lead(ctx context.Context, term *consensus.Term) (again bool, err 
 		config.httpListener = s.web.open()
 	}
 	config.peers = s.peer
-	config.leading = &leading{restored: func() { unread() }, release: term.Release}
+	config.leading = &leading{restored: func() { unread() }, release: term.Release, leads: term.Leads}
 	server, err := New(config)
 	if err == nil {
 		err = server.Run(serving)

@@ -183,6 +183,9 @@ func New(config Config) (*Server, error) {
 		SubmissionBytes: config.SubmissionBytes, OwnLog: lines.Last, Alarms: s.watch.Alarms, Peers: config.peers,
 		Report: func(ctx context.Context, r *pb.GetReportRequest) ([]byte, error) { return s.site.Report(ctx, r) },
 	}
+	if config.leading != nil {
+		calls.Leads = config.leading.leads
+	}
 	if config.Traces != nil {
 		traces := *config.Traces
 		traces.Version, traces.Log, traces.Instance = version.String(), config.Log, id

@@ -7,9 +7,12 @@ import (
 	"fmt"
 	"io/fs"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/hashicorp/raft"
 
+	"github.com/millrace/millrace/internal/leader"
 	"github.com/millrace/millrace/server/journal"
 )
 
@@ -28,6 +31,11 @@ type Term struct {
 	// lost is closed when it is over, and released when its owner answers nobody any more.
 	lost, released chan struct{}
 	over, release  sync.Once
+	// elected is the term of Raft. confirmed is a time at which most peers still followed this one.
+	elected   uint64
+	confirmed atomic.Pointer[time.Time]
+	// asking has room for the one that asks whether they do.
+	asking chan struct{}
 
 	mu sync.Mutex // guards all below
 	// pending are the operations that no entry has yet. sizes are the lengths of files that are
@@ -65,6 +73,41 @@ func (t *Term) end() {
 	})
 }
 
+// Leads returns nil if no other peer has led before the call. Most peers are asked unless they have
+// followed lately: one that was stopped for longer than that learns here that another one leads.
+// The clock is the monotonic one of this machine, which must not stand still with the process.
+func (t *Term) Leads(ctx context.Context) error {
+	if t.isFollowed() {
+		return nil
+	}
+	select {
+	case t.asking <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-t.asking }()
+	if t.isFollowed() {
+		return nil
+	}
+	begun := time.Now()
+	err := t.peer.propose(ctx, func() raft.Future { return t.peer.raft.VerifyLeader() })
+	switch {
+	case err == nil && !isClosed(t.lost) && t.peer.raft.CurrentTerm() == t.elected:
+		t.confirmed.Store(&begun)
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	}
+	return leader.Refusal(t.peer.Leader())
+}
+
+// isFollowed reports whether most peers have followed this one so lately that they cannot have
+// elected another one since. A leader that hands over cannot count on that.
+func (t *Term) isFollowed() bool {
+	at := t.confirmed.Load()
+	return at != nil && time.Since(*at) < t.peer.leaseTime() && !isClosed(t.lost) && !t.peer.handing.Load()
+}
+
 // send proposes an entry. The caller holds the mutex.
 func (t *Term) send(kind byte, body []byte) *commit {
 	if isClosed(t.lost) {
@@ -76,6 +119,7 @@ func (t *Term) send(kind byte, body []byte) *commit {
 	t.number++
 	data := entry{kind: kind, writer: t.writer, number: t.number, body: body}.seal()
 	c := &commit{done: make(chan struct{}), bytes: len(data)}
+	begun := time.Now()
 	future := t.peer.raft.Apply(data, 0)
 	t.flight = append(t.flight, c)
 	t.flightBytes += c.bytes
@@ -84,6 +128,7 @@ func (t *Term) send(kind byte, body []byte) *commit {
 		if c.err = future.Error(); c.err == nil {
 			c.index = future.Index()
 			c.err, _ = future.Response().(error)
+			t.confirmed.Store(&begun) // Most peers have it since.
 		}
 	})
 	return c

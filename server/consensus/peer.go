@@ -22,6 +22,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -113,6 +114,8 @@ type Peer struct {
 	meta      metadb.BoltMetaDB // of store, whose Close leaves it open
 	commits   sync.WaitGroup
 	workers   sync.WaitGroup
+	// handing: this peer has tried to hand over the lead since it was elected.
+	handing atomic.Bool
 	// closing ends with the call of Close.
 	closing context.Context //nolint:containedctx // It is the life of the peer, and Open does not wait for its end.
 	close   context.CancelFunc
@@ -285,7 +288,7 @@ func (r *Peer) begin(ctx context.Context) error {
 	config := raft.DefaultConfig()
 	config.LocalID = raft.ServerID(r.identity.ID)
 	config.HeartbeatTimeout, config.ElectionTimeout = r.config.Heartbeat, r.config.Heartbeat
-	config.LeaderLeaseTimeout = r.config.Heartbeat * lease / DefaultHeartbeat
+	config.LeaderLeaseTimeout = r.leaseTime()
 	config.CommitTimeout = min(config.CommitTimeout, r.config.Heartbeat/10)
 	config.MaxAppendEntries, config.TrailingLogs = appended, trailing
 	config.SnapshotThreshold = math.MaxUint64 // They are taken by size: see snapshots.
@@ -313,6 +316,9 @@ func (r *Peer) begin(ctx context.Context) error {
 	}
 	return r.attend(ctx)
 }
+
+// leaseTime is the time after which a leader that does not hear from most peers gives up.
+func (r *Peer) leaseTime() time.Duration { return r.config.Heartbeat * lease / DefaultHeartbeat }
 
 // watch follows whether this peer leads.
 func (r *Peer) watch() {
@@ -343,7 +349,11 @@ func (r *Peer) turn(leads bool) {
 		r.term = nil
 	}
 	if leads {
-		r.term = &Term{peer: r, writer: rand.Uint64() | 1, lost: make(chan struct{}), released: make(chan struct{}), sizes: map[string]int64{}}
+		r.handing.Store(false)
+		r.term = &Term{
+			peer: r, writer: rand.Uint64() | 1, lost: make(chan struct{}), released: make(chan struct{}), sizes: map[string]int64{},
+			elected: r.raft.CurrentTerm(), asking: make(chan struct{}, 1),
+		}
 	}
 	close(r.changed)
 	r.changed = make(chan struct{})
@@ -431,6 +441,7 @@ func (r *Peer) Leader() string {
 // HandOver has another peer lead, if this one does and another one can.
 func (r *Peer) HandOver() {
 	if started := r.started(); started != nil && started.State() == raft.Leader {
+		r.handing.Store(true)
 		_ = started.LeadershipTransfer().Error() // Without it, the others notice the silence.
 	}
 }

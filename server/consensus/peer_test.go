@@ -23,6 +23,7 @@ import (
 	"github.com/hashicorp/raft-wal/metadb"
 	"go.uber.org/goleak"
 
+	"github.com/millrace/millrace/internal/leader"
 	"github.com/millrace/millrace/server/journal"
 )
 
@@ -326,6 +327,39 @@ func TestCutOffLeaderAcknowledgesNothing(t *testing.T) {
 	}
 	c.cut(i, false)
 	c.have(map[string]string{"file": "first second"})
+}
+
+// TestALeaderThatWasStoppedAsksFirst: when a leader has stood still for longer than its lease, it
+// does not know yet that another one may lead. It says that it leads only if most still follow.
+func TestALeaderThatWasStoppedAsksFirst(t *testing.T) {
+	c := newCluster(t, Config{Heartbeat: 5 * time.Second})
+	long := time.Now().Add(-time.Hour)
+	for asked := false; !asked; { // A leader of a busy machine may lose its term.
+		_, term := c.lead()
+		term.confirmed.Store(&long)
+		if err := term.Leads(t.Context()); err == nil {
+			asked = true
+			if !term.confirmed.Load().After(long) {
+				t.Error("a leader whose peers follow has asked nobody")
+			}
+		} else if _, refused := leader.Refused(err); !refused {
+			t.Fatal(err)
+		}
+		term.end()
+		term.Release()
+	}
+	i, old := c.lead()
+	c.cut(i, true)
+	old.confirmed.Store(&long)
+	if _, refused := leader.Refused(old.Leads(t.Context())); !refused {
+		t.Error("a leader that nobody follows says that it leads")
+	}
+	old.Release()
+	_, next := c.lead()
+	if _, refused := leader.Refused(old.Leads(t.Context())); !refused {
+		t.Error("a leader of before says that it leads")
+	}
+	next.Release()
 }
 
 // TestNothingOutlivesAPeerThatFailed: Raft uses nothing of a peer any more that has failed and was

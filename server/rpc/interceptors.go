@@ -16,6 +16,7 @@ import (
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
+	"github.com/millrace/millrace/internal/access"
 	"github.com/millrace/millrace/internal/edge"
 	"github.com/millrace/millrace/internal/ids"
 )
@@ -41,6 +42,7 @@ func interceptors(config Config, check validation, metrics *grpcprom.ServerMetri
 		metrics.UnaryServerInterceptor(),
 		logging.UnaryServerInterceptor(log, logged...),
 		unaryStatus,
+		current(config.Leads),
 		check.unary,
 		recovery.UnaryServerInterceptor(recovered),
 	)
@@ -57,6 +59,27 @@ func interceptors(config Config, check validation, metrics *grpcprom.ServerMetri
 func unaryStatus(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	response, err := handler(ctx, request)
 	return response, statusOf(err)
+}
+
+// current refuses what was read if another scheduler may lead: a process that was stopped goes on
+// where it was, and answers what waits in its sockets before it learns that it leads no more. Calls
+// that change something need none of this: most schedulers have what they are told.
+func current(leads func(context.Context) error) grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		response, err := handler(ctx, request)
+		if leads == nil || !reads(info.FullMethod) {
+			return response, err
+		}
+		if lost := leads(ctx); lost != nil {
+			return nil, lost
+		}
+		return response, err
+	}
+}
+
+// reads reports whether a call changes nothing, and tells of what all schedulers share.
+func reads(method string) bool {
+	return access.Allowed(access.Reader, method) && !access.Open(method) && method != pb.SchedulerService_ListPeers_FullMethodName
 }
 
 func streamStatus(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {

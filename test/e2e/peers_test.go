@@ -8,8 +8,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
 
 	millrace "github.com/millrace/millrace/clients/go"
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
@@ -360,4 +366,54 @@ func TestOneSchedulerBecomesThreeAndIsReplaced(t *testing.T) {
 	if err := lock.Release(soon(t)); err != nil {
 		t.Error(err)
 	}
+}
+
+// The leader is stopped for longer than its lease, and another one leads. Calls that wait in the
+// sockets of the first one then are refused, or know what the other one has accepted.
+func TestAStoppedLeaderTellsNothingOld(t *testing.T) {
+	t.Parallel()
+	r := withPeers(t)
+	c := r.dial(t)
+	ctx := soon(t)
+	set := func(value string) {
+		t.Helper()
+		within(t, "the variable is set", func() bool { return c.SetVariable(ctx, "v", value) == nil })
+	}
+	set("old")
+	var conns []*grpc.ClientConn
+	for _, p := range r.each {
+		conn, err := grpc.NewClient("passthrough:///"+p.client, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() }) // Its calls have ended.
+		conns = append(conns, conn)
+	}
+	led := 0
+	get := func() (*millracev1.GetVariableResponse, error) {
+		return millracev1.NewCoordinationServiceClient(conns[led]).GetVariable(metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer t0ken"), &millracev1.GetVariableRequest{Name: "v"})
+	}
+	var before *millracev1.GetVariableResponse
+	within(t, "the leader tells the value", func() (told bool) {
+		led = r.leader(t)
+		var err error
+		before, err = get()
+		return err == nil && before.GetFound()
+	})
+	if err := r.each[led].cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	var waiting sync.WaitGroup
+	for range 200 {
+		waiting.Go(func() {
+			if got, err := get(); err == nil && proto.Equal(got.GetValue(), before.GetValue()) {
+				t.Error("a leader that was stopped tells the old value")
+			}
+		})
+	}
+	set("new")
+	if err := r.each[led].cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	waiting.Wait()
 }
