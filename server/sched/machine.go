@@ -20,8 +20,13 @@
 //	   ASSIGNED, RUNNING → READY or WAITING: retracted, retried, or its worker is gone
 //	   SUCCEEDED → WAITING: its object is lost and wanted; RELEASED → WAITING: wanted again
 //	   FAILED, CANCELLED → WAITING: retried
+//	   FAILED, CANCELLED → RELEASED: forgotten, or submitted again
+//	   RELEASED → FAILED | CANCELLED: its bytes are lost, or nobody wants the copy any more
+//	   WAITING → ASSIGNED: ahead of its inputs
 //	   SUCCEEDED → RESCUING → SUCCEEDED: see server/copies
 //	   RESCUING → RELEASED: lost after all, or not wanted any more
+//
+// The table is in state.go, and docs/states/task.md draws it.
 package sched
 
 import (

@@ -1,15 +1,47 @@
 package sched
 
 import (
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/internal/invariant"
 	"github.com/millrace/millrace/server/copies"
 )
+
+// next returns the states that a state leads to; 0 stands for the submission. docs/states/task.md
+// shows them.
+func (s TaskState) next() []TaskState {
+	switch s {
+	case 0:
+		return []TaskState{TaskWaiting}
+	case TaskWaiting:
+		return []TaskState{TaskReady, TaskAssigned, TaskSucceeded, TaskFailed, TaskCancelled, TaskReleased}
+	case TaskReady:
+		return []TaskState{TaskWaiting, TaskAssigned, TaskSucceeded, TaskFailed, TaskCancelled, TaskReleased}
+	case TaskAssigned:
+		return []TaskState{TaskWaiting, TaskReady, TaskRunning, TaskSucceeded, TaskFailed, TaskCancelled, TaskReleased}
+	case TaskRunning:
+		return []TaskState{TaskWaiting, TaskReady, TaskSucceeded, TaskFailed, TaskCancelled, TaskReleased}
+	case TaskSucceeded:
+		return []TaskState{TaskWaiting, TaskReleased, TaskRescuing}
+	case TaskFailed, TaskCancelled:
+		return []TaskState{TaskWaiting, TaskReleased}
+	case TaskReleased:
+		return []TaskState{TaskWaiting, TaskFailed, TaskCancelled}
+	case TaskRescuing:
+		return []TaskState{TaskSucceeded, TaskReleased}
+	}
+	return nil
+}
 
 // setState moves a task to another state and updates all counts by state.
 func (m *Machine) setState(id ids.TaskID, t *task, to TaskState) {
 	from := t.state
+	if invariant.Enabled && from != to && !slices.Contains(from.next(), to) {
+		panic(fmt.Sprintf("sched: task %s goes from %s to %s", id, from, to))
+	}
 	m.count(t, to)
 	if to == TaskReady {
 		t.readied = m.millis
