@@ -3,6 +3,7 @@ package loop_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -82,6 +83,25 @@ func TestScatteredDataIsAcceptedWhenThatIsDurable(t *testing.T) {
 		u, _ := r.UpdateOf(task)
 		return u.State == sched.TaskFailed && u.Err.Reason == "OBJECT_LOST"
 	})
+}
+
+// Scattered data whose worker does not come back after a restart counts as lost after a while,
+// although nobody knows of the worker's death, and what needs it fails. (docs/running.md.)
+func TestScatteredDataOfAWorkerThatStaysAwayIsLost(t *testing.T) {
+	s := begin(t, newDirectory(t), loop.Config{RestartGrace: time.Millisecond, Machine: sched.Config{DataGrace: time.Millisecond}})
+	c := s.open("c")
+	w := s.join("w", nil)
+	task := s.data(c, "k")
+	w.wrote(task)
+	s.is(task, sched.TaskSucceeded)
+	needs := s.submit(c, "needs", "k")
+	s = s.restart()
+	for id, reason := range map[ids.TaskID]string{task: "OBJECT_LOST", needs: "INPUT_FAILED"} { // order-free: each is awaited
+		s.until("it fails with "+reason, func(r schedapi.Reader) bool {
+			u, _ := r.UpdateOf(id)
+			return u.State == sched.TaskFailed && u.Err.Reason == reason && strings.Contains(u.Err.Message, "no worker brought them back")
+		})
+	}
 }
 
 // A worker that says it will leave gets no task in the place of those that have ended.
