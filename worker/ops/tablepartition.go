@@ -87,17 +87,13 @@ func planPartition(c *call) (*Planned, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Planned{Late: true, runWhole: func(ctx context.Context, alloc Allocator) (any, error) {
-		batch, err := x.batch()
-		if err != nil {
-			return nil, c.bad("x", "%v", err)
-		}
-		numbering, err := c.numbering(ctx, batch, by, own, given, int(n))
+	return wholeTable(c, []string{"x"}, func(ctx context.Context, batches []arrow.RecordBatch, alloc Allocator) (any, error) {
+		numbering, err := c.numbering(ctx, batches[0], by, own, given, int(n))
 		if err != nil {
 			return nil, err
 		}
-		return partition(ctx, c, x, batch, int(n), numbering, alloc)
-	}}, nil
+		return partition(ctx, c, x, batches[0], int(n), numbering, alloc)
+	}), nil
 }
 
 // numbers returns the parameter of this name, which is a tensor.
@@ -153,7 +149,7 @@ func (c *call) numbering(ctx context.Context, batch arrow.RecordBatch, by []int,
 
 // partition makes the pieces of a table.
 func partition(ctx context.Context, c *call, x *Table, batch arrow.RecordBatch, n int, numbering tables.Numbering, alloc Allocator) (any, error) {
-	parts, err := tables.Partition(meansOf(ctx), batch, n, numbering)
+	parts, err := tablesCall(ctx).Partition(batch, n, numbering)
 	if err != nil {
 		return nil, refusedRows(ctx, c, "x", err)
 	}
@@ -173,12 +169,4 @@ func partition(ctx context.Context, c *call, x *Table, batch arrow.RecordBatch, 
 		pieces[i] = &piece
 	}
 	return pieces, parts.Write(frames)
-}
-
-// meansOf returns the processors and the working memory of a call.
-func meansOf(ctx context.Context) tables.Means {
-	return tables.Means{
-		Each:    func(n int, do func(int) error) error { return parallel(ctx, n, do) },
-		Scratch: func(bytes int64) ([]byte, error) { return scratchBytes(ctx, bytes) },
-	}
 }

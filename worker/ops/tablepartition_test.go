@@ -279,3 +279,15 @@ func TestHostilePartitionsAreRefused(t *testing.T) {
 		}
 	}
 }
+
+func TestPartitionsKeepTheLimits(t *testing.T) {
+	x := tableOf(t, array.NewRecordBatch(arrow.NewSchema([]arrow.Field{{Name: "a", Type: arrow.PrimitiveTypes.Int32}}, nil), []arrow.Array{int32s(t, make([]int32, 1<<20)...)}, 1<<20))
+	op, err := NewRegistry().Lookup("table.partition")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = op.Run(WithEnv(t.Context(), Env{Scratch: &limited{1 << 20}}), Args{Positional: []any{x, nil, int64(2)}}, NewTensor)
+	if !errors.Is(err, ErrNoScratch) {
+		t.Errorf("with too little working memory: %v", err)
+	}
+}

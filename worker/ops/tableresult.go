@@ -57,11 +57,9 @@ func (t *Table) made(ctx context.Context, c *call, batch arrow.RecordBatch, allo
 // tablesCall returns what package tables gets from an operation.
 func tablesCall(ctx context.Context) *tables.Call {
 	return &tables.Call{
-		Memory: scratchAllocator{ctx},
-		Each: func(n, size int, f func(from, to int) error) error {
-			return eachPiece(ctx, n, size, f)
-		},
-		Err: ctx.Err,
+		Scratch: func(bytes int64) ([]byte, error) { return scratchBytes(ctx, bytes) },
+		Each:    func(n int, do func(i int) error) error { return parallel(ctx, n, do) },
+		Err:     ctx.Err,
 	}
 }
 

@@ -366,7 +366,7 @@ func (g *groups) moment(a arrow.Array, valid bitmap, function string, kind arrow
 	case *array.Decimal128:
 		values, floats := a.Values(), Room[float64](g.Call, a.Len())
 		scale := a.DataType().(*arrow.Decimal128Type).Scale
-		if err := g.Each(len(values), partRows, func(from, to int) error {
+		if err := g.inParts(len(values), partRows, func(from, to int) error {
 			for i := from; i < to; i++ {
 				floats[i] = values[i].ToFloat64(scale)
 			}

@@ -2,6 +2,7 @@ package tables
 
 import (
 	"fmt"
+	"math"
 	"unsafe"
 
 	"github.com/apache/arrow-go/v18/arrow/memory"
@@ -9,11 +10,12 @@ import (
 
 // Call is what a computation gets from its caller.
 type Call struct {
-	// Memory gives zeroed memory, which belongs to the caller. It may panic.
-	Memory memory.Allocator
-	// Each calls f for parts of the numbers from 0 to n-1, perhaps several at a time: each part has
-	// size numbers, the last one perhaps fewer.
-	Each func(n, size int, f func(from, to int) error) error
+	// Scratch returns working memory with arbitrary content, aligned to 8 bytes. It lives as long
+	// as the call.
+	Scratch func(bytes int64) ([]byte, error)
+	// Each calls do for the numbers from 0 to n-1, each once, in any order, perhaps several at a
+	// time. It returns the first error.
+	Each func(n int, do func(i int) error) error
 	// Err returns why the computation must end, or nil.
 	Err func() error
 }
@@ -36,10 +38,32 @@ func (c *Call) inOrder(n int, f func(from, to int)) error {
 	return nil
 }
 
-// Room returns n zeroed elements. They have no pointers.
+// inParts calls f for parts of the numbers from 0 to n-1, as Each does: each part has size numbers,
+// the last one perhaps fewer.
+func (c *Call) inParts(n, size int, f func(from, to int) error) error {
+	return c.Each((n+size-1)/size, func(part int) error { return f(part*size, min((part+1)*size, n)) })
+}
+
+// Room returns n zeroed elements without pointers. It panics with the error of Scratch, and the
+// maker of the call turns this panic into an error.
 func Room[T any](c *Call, n int) []T {
+	list := anyRoom[T](c, n)
+	clear(list)
+	return list
+}
+
+// anyRoom is Room with arbitrary content.
+func anyRoom[T any](c *Call, n int) []T {
 	var zero T
-	return elements[T](c.Memory.Allocate(n * int(unsafe.Sizeof(zero))))
+	size := int64(unsafe.Sizeof(zero))
+	if int64(n) > math.MaxInt64/size {
+		n = math.MaxInt64 / int(size) // more than any memory
+	}
+	b, err := c.Scratch(int64(n) * size)
+	if err != nil {
+		panic(err)
+	}
+	return elements[T](b)
 }
 
 // elements returns bytes as elements without pointers. A rest that is no element is left out.

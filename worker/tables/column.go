@@ -2,20 +2,9 @@ package tables
 
 import (
 	"fmt"
-	"unsafe"
 
 	"github.com/apache/arrow-go/v18/arrow"
 )
-
-// Means is what a call may use besides the Go heap.
-type Means struct {
-	// Each calls do for the numbers 0 to n-1, each once, in any order, on several processors. It
-	// returns the first error.
-	Each func(n int, do func(i int) error) error
-	// Scratch returns working memory with arbitrary content, aligned to 8 bytes. It lives as long
-	// as the call.
-	Scratch func(bytes int64) ([]byte, error)
-}
 
 // form says how the rows of a column lie in its buffers.
 type form int
@@ -138,23 +127,6 @@ func treeBytes(data arrow.ArrayData) int64 {
 		total += treeBytes(data.Dictionary())
 	}
 	return total
-}
-
-// scratchOf returns working memory for n elements without pointers.
-func scratchOf[T any](m Means, n int64) ([]T, error) {
-	var zero T
-	b, err := m.Scratch(n * int64(unsafe.Sizeof(zero)))
-	if err != nil {
-		return nil, err
-	}
-	return elements[T](b), nil
-}
-
-// zeros returns working memory for n numbers, which are 0.
-func zeros(m Means, n int64) ([]int64, error) {
-	list, err := scratchOf[int64](m, n)
-	clear(list)
-	return list, err
 }
 
 // bit returns bit i of a bitmap, as 0 or 1.

@@ -149,7 +149,7 @@ func (c *Call) fill(k *keys, a arrow.Array, verb string) (err error) {
 // wordsOf widens integers.
 func wordsOf[T ~int8 | ~int16 | ~int32 | ~uint8 | ~uint16 | ~uint32](c *Call, values []T) ([]uint64, error) {
 	words := Room[uint64](c, len(values))
-	return words, c.Each(len(values), partRows, func(from, to int) error {
+	return words, c.inParts(len(values), partRows, func(from, to int) error {
 		out := words[from:to]
 		for i, v := range values[from:to] {
 			out[i] = uint64(int64(v))
@@ -160,7 +160,7 @@ func wordsOf[T ~int8 | ~int16 | ~int32 | ~uint8 | ~uint16 | ~uint32](c *Call, va
 
 func floatWords[T any](c *Call, values []T, wide func(T) float64) ([]uint64, error) {
 	words := Room[uint64](c, len(values))
-	return words, c.Each(len(values), partRows, func(from, to int) error {
+	return words, c.inParts(len(values), partRows, func(from, to int) error {
 		out := words[from:to]
 		for i, value := range values[from:to] {
 			v := wide(value)
@@ -179,7 +179,7 @@ func floatWords[T any](c *Call, values []T, wide func(T) float64) ([]uint64, err
 
 func (c *Call) boolWords(a *array.Boolean) ([]uint64, error) {
 	words, data, offset := Room[uint64](c, a.Len()), buffer(a, 1), a.Data().Offset()
-	return words, c.Each(len(words), partRows, func(from, to int) error {
+	return words, c.inParts(len(words), partRows, func(from, to int) error {
 		for i := from; i < to; i++ {
 			if bitutil.BitIsSet(data, offset+i) {
 				words[i] = 1
@@ -228,7 +228,7 @@ func (c *Call) codesOf(a *array.Dictionary, verb string) (*codes, error) {
 		return nil, err
 	}
 	places := Room[uint32](c, a.Len())
-	return &codes{places, values}, c.Each(len(places), partRows, func(from, to int) error {
+	return &codes{places, values}, c.inParts(len(places), partRows, func(from, to int) error {
 		for i := from; i < to; i++ {
 			if !indices.has(i) {
 				places[i] = None

@@ -37,7 +37,7 @@ func (c *Call) numberRows(columns [][]*keys, nulls bool) (numbers [][]uint32, co
 // if one of them is None.
 func (c *Call) pairs(first, second []uint32, count uint32) (*keys, error) {
 	k := &keys{n: len(first), words: Room[uint64](c, len(first)), valid: bitmap{bits: Room[uint8](c, (len(first)+7)/8)}}
-	return k, c.Each(k.n, partRows, func(from, to int) error {
+	return k, c.inParts(k.n, partRows, func(from, to int) error {
 		for i := from; i < to; i++ {
 			if first[i] != None && second[i] != None {
 				k.words[i] = uint64(first[i])*uint64(count) + uint64(second[i])
@@ -85,7 +85,7 @@ func (c *Call) number(parts []*keys, nulls bool) ([][]uint32, uint32, error) {
 // decoded returns numbers of values as words of the rows that have these values.
 func (c *Call) decoded(k *keys, numbers []uint32) (*keys, error) {
 	d := &keys{n: k.n, words: Room[uint64](c, k.n), valid: bitmap{bits: Room[uint8](c, (k.n+7)/8)}}
-	return d, c.Each(k.n, partRows, func(from, to int) error {
+	return d, c.inParts(k.n, partRows, func(from, to int) error {
 		for i := from; i < to; i++ {
 			number := None
 			switch {

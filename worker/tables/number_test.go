@@ -18,10 +18,10 @@ import (
 // plainCall returns a call on one processor.
 func plainCall(ctx context.Context) *Call {
 	return &Call{
-		Memory: memory.NewGoAllocator(),
-		Each: func(n, size int, f func(from, to int) error) error {
-			for from := 0; from < n; from += size {
-				if err := errors.Join(ctx.Err(), f(from, min(from+size, n))); err != nil {
+		Scratch: func(bytes int64) ([]byte, error) { return make([]byte, bytes), nil },
+		Each: func(n int, do func(i int) error) error {
+			for i := range n {
+				if err := errors.Join(ctx.Err(), do(i)); err != nil {
 					return err
 				}
 			}

@@ -20,7 +20,7 @@ type Parts struct {
 	FrameBytes []int64
 	// columns are in the order of the nodes of the layouts.
 	columns []*piece
-	means   Means
+	call    *Call
 }
 
 // piece is one column, in all parts.
@@ -60,7 +60,6 @@ type encoded struct {
 // partitioning makes Parts.
 type partitioning struct {
 	*Parts
-	means        Means
 	count        int
 	name         string // of the column, for errors
 	dictionaries []encoded
@@ -71,9 +70,9 @@ type partitioning struct {
 // Partition plans the parts of a table, from 0 to n-1, to which numbers assigns its rows. Rows keep
 // their order inside of a part. The batch is one of arrowtable.Read. Its rows may come from
 // anywhere: it is an error if they contradict each other.
-func Partition(m Means, batch arrow.RecordBatch, n int, numbers Numbering) (*Parts, error) {
-	b := &partitioning{Parts: &Parts{means: m, Layouts: make([]arrowtable.Layout, n), FrameBytes: make([]int64, n)}, means: m, count: n}
-	rows, err := selectionOf(m, batch.NumRows(), n, numbers)
+func (c *Call) Partition(batch arrow.RecordBatch, n int, numbers Numbering) (*Parts, error) {
+	b := &partitioning{Parts: &Parts{call: c, Layouts: make([]arrowtable.Layout, n), FrameBytes: make([]int64, n)}, count: n}
+	rows, err := selectionOf(c, batch.NumRows(), n, numbers)
 	if err != nil {
 		return nil, err
 	}
@@ -228,7 +227,7 @@ func (b *partitioning) countNulls(c *piece) error {
 
 // eachCell calls do for all cells that have rows, those of a chunk in the order of their parts.
 func (b *partitioning) eachCell(s *selection, do func(cell, p int, rows []uint32, before int64) error) error {
-	return b.means.Each(s.chunks, func(c int) error {
+	return b.call.Each(s.chunks, func(c int) error {
 		for p := range s.parts {
 			if rows, before := s.cell(c, p); len(rows) > 0 {
 				if err := do(c*s.parts+p, p, rows, before); err != nil {
@@ -245,11 +244,8 @@ func (b *partitioning) eachCell(s *selection, do func(cell, p int, rows []uint32
 func (b *partitioning) measure(c *piece, limit int64) error {
 	c.ends = offsetsOf(bufferAt(c.data, 1), c.width)
 	// Offsets that ascend row by row do not refer to an element twice.
-	cells, err := zeros(b.means, int64(c.sel.chunks)*int64(b.count))
-	if err != nil {
-		return err
-	}
-	err = b.eachCell(c.sel, func(cell, _ int, rows []uint32, _ int64) error {
+	cells := Room[int64](b.call, c.sel.chunks*b.count)
+	err := b.eachCell(c.sel, func(cell, _ int, rows []uint32, _ int64) error {
 		var sum int64
 		for _, r := range rows {
 			from, to, err := c.ends.checked(int64(r), limit)
@@ -295,10 +291,7 @@ func (b *partitioning) addList(c *piece) error {
 		})
 		return nil
 	}
-	counts, err := zeros(b.means, int64(len(c.text)))
-	if err != nil {
-		return err
-	}
+	counts := Room[int64](b.call, len(c.text))
 	for i := range counts {
 		p := i % b.count
 		if next := i + b.count; next < len(c.text) {
@@ -307,7 +300,7 @@ func (b *partitioning) addList(c *piece) error {
 			counts[i] = totals[p] - c.text[i]
 		}
 	}
-	elements, err := c.sel.inner(b.means, counts, func(chunk int, inner *selection) error {
+	elements, err := c.sel.inner(b.call, counts, func(chunk int, inner *selection) error {
 		for p := range b.count {
 			rows, _ := c.sel.cell(chunk, p)
 			into, _ := inner.cell(chunk, p)
@@ -339,14 +332,11 @@ func (b *partitioning) addFixedList(c *piece) error {
 	if s.form == formFixed && s.dictionary == nil && len(bufferAt(child, 0)) == 0 {
 		return b.add(child, c.sel, c.items)
 	}
-	cells, err := zeros(b.means, int64(c.sel.chunks)*int64(b.count))
-	if err != nil {
-		return err
-	}
+	cells := Room[int64](b.call, c.sel.chunks*b.count)
 	for i := range cells {
 		cells[i] = (c.sel.ends[i+1] - c.sel.ends[i]) * items
 	}
-	elements, err := c.sel.inner(b.means, cells, func(chunk int, inner *selection) error {
+	elements, err := c.sel.inner(b.call, cells, func(chunk int, inner *selection) error {
 		for p := range b.count {
 			rows, _ := c.sel.cell(chunk, p)
 			into, _ := inner.cell(chunk, p)
@@ -368,11 +358,8 @@ func (b *partitioning) addFixedList(c *piece) error {
 // addViews plans the long values of views: those of a part go into one buffer.
 func (b *partitioning) addViews(c *piece) error {
 	views, valid := elements[view](bufferAt(c.data, 1)), bufferAt(c.data, 0)
-	cells, err := zeros(b.means, int64(c.sel.chunks)*int64(b.count))
-	if err != nil {
-		return err
-	}
-	err = b.eachCell(c.sel, func(cell, _ int, rows []uint32, _ int64) error {
+	cells := Room[int64](b.call, c.sel.chunks*b.count)
+	err := b.eachCell(c.sel, func(cell, _ int, rows []uint32, _ int64) error {
 		for _, r := range rows {
 			if len(valid) > 0 && bit(valid, r) == 0 {
 				continue
@@ -410,11 +397,8 @@ func (b *partitioning) addDense(c *piece) error {
 	codes, places := bufferAt(c.data, 1), elements[int32](bufferAt(c.data, 2))
 	c.sizes = append(c.sizes, c.sel.counts, scaled(c.sel.counts, 4))
 	for number, child := range c.data.Children() {
-		cells, err := zeros(b.means, int64(c.sel.chunks)*int64(b.count))
-		if err != nil {
-			return err
-		}
-		err = b.eachCell(c.sel, func(cell, _ int, rows []uint32, _ int64) error {
+		cells := Room[int64](b.call, c.sel.chunks*b.count)
+		err := b.eachCell(c.sel, func(cell, _ int, rows []uint32, _ int64) error {
 			for _, r := range rows {
 				at := c.childOf(codes[r])
 				if at == number {
@@ -429,7 +413,7 @@ func (b *partitioning) addDense(c *piece) error {
 		if err != nil {
 			return err
 		}
-		sel, err := c.sel.inner(b.means, cells, func(chunk int, inner *selection) error {
+		sel, err := c.sel.inner(b.call, cells, func(chunk int, inner *selection) error {
 			for p := range b.count {
 				rows, _ := c.sel.cell(chunk, p)
 				into, _ := inner.cell(chunk, p)
@@ -491,30 +475,13 @@ const maxCopies = 64 << 20
 // first, and sets the codes of the rows.
 func (b *partitioning) usedValues(c *piece, values int) (*selection, error) {
 	// Value v has the code known[v] in the part that seen[v] names.
-	seen, err := scratchOf[uint32](b.means, int64(values))
-	if err != nil {
-		return nil, err
-	}
-	clear(seen)
-	known, err := scratchOf[uint32](b.means, int64(values))
-	if err != nil {
-		return nil, err
-	}
-	all := int64(len(c.sel.rows))
-	if c.codes, err = scratchOf[uint32](b.means, all); err != nil {
-		return nil, err
-	}
-	used := &selection{parts: b.count, chunks: 1}
-	if used.rows, err = scratchOf[uint32](b.means, all); err != nil {
-		return nil, err
-	}
-	cells, err := zeros(b.means, int64(b.count))
-	if err != nil {
-		return nil, err
-	}
+	seen, known := Room[uint32](b.call, values), anyRoom[uint32](b.call, values)
+	c.codes = anyRoom[uint32](b.call, len(c.sel.rows))
+	used := &selection{parts: b.count, chunks: 1, rows: anyRoom[uint32](b.call, len(c.sel.rows))}
+	cells := Room[int64](b.call, b.count)
 	valid, codeAt := bufferAt(c.data, 0), codesOf(bufferAt(c.data, 1), c.width)
 	end := int64(0)
-	err = b.means.Each(1, func(int) error {
+	err := b.call.Each(1, func(int) error {
 		for p := range b.count {
 			first := end
 			for chunk := range c.sel.chunks {
@@ -544,7 +511,8 @@ func (b *partitioning) usedValues(c *piece, values int) (*selection, error) {
 	if err != nil {
 		return nil, err
 	}
-	return used, used.place(b.means, cells)
+	used.place(b.call, cells)
+	return used, nil
 }
 
 // addRuns plans the runs of the parts: a run of a part has rows of one run of the table.
@@ -554,17 +522,14 @@ func (b *partitioning) addRuns(c *piece) error {
 	if err != nil {
 		return err
 	}
-	cells, err := zeros(b.means, int64(c.sel.chunks)*int64(b.count))
-	if err != nil {
-		return err
-	}
+	cells := Room[int64](b.call, c.sel.chunks*b.count)
 	err = b.eachCell(c.sel, func(cell, _ int, rows []uint32, _ int64) error {
 		return c.eachRun(rows, func(int, int) { cells[cell]++ })
 	})
 	if err != nil {
 		return err
 	}
-	sel, err := c.sel.inner(b.means, cells, func(chunk int, inner *selection) error {
+	sel, err := c.sel.inner(b.call, cells, func(chunk int, inner *selection) error {
 		for p := range b.count {
 			rows, _ := c.sel.cell(chunk, p)
 			into, _ := inner.cell(chunk, p)

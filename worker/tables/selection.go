@@ -1,9 +1,6 @@
 package tables
 
-import (
-	"fmt"
-	"math"
-)
+import "fmt"
 
 // chunkRows is the number of rows of a column that are read at a time: in most types they fit into
 // the cache of a processor.
@@ -33,22 +30,12 @@ func (s *selection) cell(c, p int) (rows []uint32, before int64) {
 type Numbering func(from int, into []uint32) error
 
 // selectionOf sorts rows by their parts. The selection holds all of them.
-func selectionOf(m Means, rows int64, parts int, numbers Numbering) (*selection, error) {
-	if rows > math.MaxUint32 {
-		return nil, fmt.Errorf("it has %d rows, and %d at a time can be sorted: select ranges of rows first", rows, uint32(math.MaxUint32))
-	}
+func selectionOf(call *Call, rows int64, parts int, numbers Numbering) (*selection, error) {
 	// A part should have some rows in a chunk: each costs a step.
 	length := max(chunkRows, 16*parts)
-	s := &selection{parts: parts, chunks: int((rows + int64(length) - 1) / int64(length))}
-	var err error
-	if s.rows, err = scratchOf[uint32](m, rows); err != nil {
-		return nil, err
-	}
-	cells, err := zeros(m, int64(s.chunks)*int64(parts))
-	if err != nil {
-		return nil, err
-	}
-	err = m.Each(s.chunks, func(c int) error {
+	s := &selection{parts: parts, chunks: int((rows + int64(length) - 1) / int64(length)), rows: anyRoom[uint32](call, int(rows))}
+	cells := Room[int64](call, s.chunks*parts)
+	err := call.Each(s.chunks, func(c int) error {
 		from := c * length
 		into := s.rows[from:min(from+length, int(rows))]
 		of := make([]uint32, len(into))
@@ -77,21 +64,18 @@ func selectionOf(m Means, rows int64, parts int, numbers Numbering) (*selection,
 	if err != nil {
 		return nil, err
 	}
-	return s, s.place(m, cells)
+	s.place(call, cells)
+	return s, nil
 }
 
 // place computes where the rows lie from the number of rows in each cell, which it replaces.
-func (s *selection) place(m Means, cells []int64) error {
-	var err error
-	if s.ends, err = scratchOf[int64](m, int64(len(cells))+1); err != nil {
-		return err
-	}
+func (s *selection) place(call *Call, cells []int64) {
+	s.ends = anyRoom[int64](call, len(cells)+1)
 	s.ends[0] = 0
 	for i, n := range cells {
 		s.ends[i+1] = s.ends[i] + n
 	}
 	s.before, s.counts = cells, runningSums(cells, s.parts)
-	return nil
 }
 
 // runningSums replaces the number of each cell by the sum of those of the same part in the chunks
@@ -109,14 +93,9 @@ func runningSums(cells []int64, parts int) []int64 {
 
 // inner returns the selection of the rows inside of rows, such as the elements of lists. cells says
 // how many there are in each cell, and is replaced. fill writes those of a chunk.
-func (s *selection) inner(m Means, cells []int64, fill func(c int, inner *selection) error) (*selection, error) {
+func (s *selection) inner(call *Call, cells []int64, fill func(c int, inner *selection) error) (*selection, error) {
 	inner := &selection{parts: s.parts, chunks: s.chunks}
-	if err := inner.place(m, cells); err != nil {
-		return nil, err
-	}
-	var err error
-	if inner.rows, err = scratchOf[uint32](m, inner.ends[len(cells)]); err != nil {
-		return nil, err
-	}
-	return inner, m.Each(s.chunks, func(c int) error { return fill(c, inner) })
+	inner.place(call, cells)
+	inner.rows = anyRoom[uint32](call, int(inner.ends[len(cells)]))
+	return inner, call.Each(s.chunks, func(c int) error { return fill(c, inner) })
 }

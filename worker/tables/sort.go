@@ -199,7 +199,7 @@ func (c *Call) orderOf(a arrow.Array, verb string) (*order, error) {
 func (c *Call) turned(o *order, from []uint64, f func(uint64) uint64) error {
 	words := Room[uint64](c, o.n)
 	o.words = [][]uint64{words}
-	return c.Each(o.n, partRows, func(first, end int) error {
+	return c.inParts(o.n, partRows, func(first, end int) error {
 		out := words[first:end]
 		for i, w := range from[first:end] {
 			out[i] = f(w)
@@ -224,7 +224,7 @@ func (c *Call) orderOfParts(o *order, from []uint64, parts int) error {
 			sign = flip
 		}
 		o.words = append(o.words, words)
-		if err := c.Each(o.n, partRows, func(first, end int) error {
+		if err := c.inParts(o.n, partRows, func(first, end int) error {
 			for i := first; i < end; i++ {
 				words[i] = from[i*parts+parts-1-part] ^ sign
 			}
@@ -275,7 +275,7 @@ func (c *Call) orderOfTexts(o *order, k *keys) error {
 	}
 	words := Room[uint64](c, o.n)
 	o.words = [][]uint64{words}
-	return c.Each(o.n, partRows, func(from, to int) error {
+	return c.inParts(o.n, partRows, func(from, to int) error {
 		for i := from; i < to; i++ {
 			if n := numbers[0][i]; n != None {
 				words[i] = ranks[n]
@@ -305,7 +305,7 @@ func (c *Call) orderOfCodes(o *order, k *keys, a *array.Dictionary, verb string)
 	for range values.words {
 		o.words = append(o.words, Room[uint64](c, o.n))
 	}
-	return c.Each(o.n, partRows, func(from, to int) error {
+	return c.inParts(o.n, partRows, func(from, to int) error {
 		for i := from; i < to; i++ {
 			place := k.codes.places[i]
 			if place == None {

@@ -99,7 +99,7 @@ func (t *taker) validity(a arrow.Array) (*memory.Buffer, int, error) {
 	}
 	bits := Room[uint8](t.Call, (len(t.rows)+7)/8)
 	var nulls atomic.Int64
-	err := t.Each(len(t.rows), partRows, func(first, end int) error {
+	err := t.inParts(len(t.rows), partRows, func(first, end int) error {
 		missing := 0
 		for i := first; i < end; i++ {
 			if r := t.rows[i]; r == None || len(from) > 0 && bitutil.BitIsNotSet(from, offset+int(r)) {
@@ -174,7 +174,7 @@ func (t *taker) field(a arrow.Array, rows int) (arrow.ArrayData, error) {
 func (t *taker) bools(a *array.Boolean) ([]*memory.Buffer, []arrow.ArrayData, error) {
 	from, offset := buffer(a, 1), a.Data().Offset()
 	bits := Room[uint8](t.Call, (len(t.rows)+7)/8)
-	err := t.Each(len(t.rows), partRows, func(first, end int) error {
+	err := t.inParts(len(t.rows), partRows, func(first, end int) error {
 		for i := first; i < end; i++ {
 			if r := t.rows[i]; r != None && bitutil.BitIsSet(from, offset+int(r)) {
 				bits[i/8] |= 1 << (i % 8)
@@ -206,7 +206,7 @@ func (t *taker) fixed(from []byte, offset, n, width int) (*memory.Buffer, error)
 		return takeFixed(t, elements[[4]uint64](from))
 	}
 	out := Room[uint8](t.Call, len(t.rows)*width)
-	return memory.NewBufferBytes(out), t.Each(len(t.rows), partRows, func(first, end int) error {
+	return memory.NewBufferBytes(out), t.inParts(len(t.rows), partRows, func(first, end int) error {
 		for i := first; i < end; i++ {
 			if r := t.rows[i]; r != None {
 				copy(out[i*width:(i+1)*width], from[int(r)*width:])
@@ -218,7 +218,7 @@ func (t *taker) fixed(from []byte, offset, n, width int) (*memory.Buffer, error)
 
 func takeFixed[T any](t *taker, from []T) (*memory.Buffer, error) {
 	out := Room[T](t.Call, len(t.rows))
-	return bufferOf(out), t.Each(len(t.rows), partRows, func(first, end int) error {
+	return bufferOf(out), t.inParts(len(t.rows), partRows, func(first, end int) error {
 		to := out[first:end]
 		if t.none {
 			for i, r := range t.rows[first:end] {
@@ -247,7 +247,7 @@ func takeText[T int32 | int64](t *taker, a arrow.Array, ends []T, limit int64) (
 		return nil, nil, err
 	}
 	out := Room[uint8](t.Call, int(total))
-	return []*memory.Buffer{bufferOf(to), memory.NewBufferBytes(out)}, nil, t.Each(len(t.rows), partRows, func(first, end int) error {
+	return []*memory.Buffer{bufferOf(to), memory.NewBufferBytes(out)}, nil, t.inParts(len(t.rows), partRows, func(first, end int) error {
 		for i := first; i < end; i++ {
 			if r := t.rows[i]; r != None {
 				copy(out[to[i]:to[i+1]], data[ends[r]:ends[r+1]])
@@ -288,7 +288,7 @@ func takeList[T int32 | int64](t *taker, a, values arrow.Array, ends []T, limit 
 		return nil, nil, err
 	}
 	places := Room[uint32](t.Call, int(total))
-	if err := t.Each(len(t.rows), partRows, func(first, end int) error {
+	if err := t.inParts(len(t.rows), partRows, func(first, end int) error {
 		for i := first; i < end; i++ {
 			if r := t.rows[i]; r != None {
 				at := uint32(ends[r])
@@ -320,7 +320,7 @@ func (t *taker) fixedLists(a *array.FixedSizeList, width int) ([]*memory.Buffer,
 		return nil, nil, fmt.Errorf("%d rows of %d elements are more than any memory", len(t.rows), width)
 	}
 	places := Room[uint32](t.Call, len(t.rows)*width)
-	if err := t.Each(len(t.rows), max(partRows/max(width, 1), 1), func(first, end int) error {
+	if err := t.inParts(len(t.rows), max(partRows/max(width, 1), 1), func(first, end int) error {
 		for i := first; i < end; i++ {
 			for k := range width {
 				places[i*width+k] = None

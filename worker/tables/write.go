@@ -40,7 +40,7 @@ func (p *Parts) Write(frames [][]byte) error {
 			}
 		}
 	}
-	return p.means.Each(len(steps), func(i int) error { return steps[i]() })
+	return p.call.Each(len(steps), func(i int) error { return steps[i]() })
 }
 
 // writer copies one column to the frames.
