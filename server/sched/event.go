@@ -481,3 +481,8 @@ type Phases struct {
 	// Slot is the number of the worker's slot, counted from 1.
 	Slot uint32
 }
+
+// known reports whether a worker has told any of them.
+func (p *Phases) known() bool {
+	return p.Slot != 0 || p.FetchedBytes != 0 || p.Fetch|p.Load|p.Wait|p.Deserialize|p.Publish != 0
+}

@@ -92,7 +92,8 @@ func (s *runs) at(number uint64) (*runChunk, *keptRun) {
 	return c, &c.runs[i%runsChunk]
 }
 
-func (s *runs) add(r Run, key []byte) {
+// add keeps an attempt. It is on the path of each task, so it copies nothing twice.
+func (s *runs) add(r *Run, key []byte) {
 	if s.last == 0 {
 		s.base = r.End
 	}
@@ -109,24 +110,23 @@ func (s *runs) add(r Run, key []byte) {
 	case i%runsChunk == 0:
 		c.empty()
 	}
-	var latest keptRun // most attempts have the same names as those before them
+	var op, namespace uint16 // most attempts have the same names as those before them
 	if n := len(c.runs); n > 0 {
-		latest = c.runs[n-1]
+		op, namespace = c.runs[n-1].op, c.runs[n-1].namespace
 	}
-	kept := keptRun{
+	c.runs = append(c.runs, keptRun{
 		task: r.Task, graph: r.Graph, outputBytes: r.OutputBytes, end: r.End.Sub(s.base), runTime: r.RunTime, queue: r.Queue,
 		worker: r.WorkerID, attempt: r.Attempt, key: uint32(len(c.keys)), keyLen: uint16(len(key)),
-		op: c.number(r.Op, latest.op), namespace: c.number(r.Namespace, latest.namespace), workerName: c.numberOfWorker(&r),
+		op: c.number(r.Op, op), namespace: c.number(r.Namespace, namespace), workerName: c.numberOfWorker(r),
 		succeeded: r.Succeeded,
-	}
-	if r.Phases != (Phases{}) {
+	})
+	if r.Phases.known() {
 		c.phases = append(c.phases, r.Phases)
-		kept.phases = uint16(len(c.phases))
+		c.runs[len(c.runs)-1].phases = uint16(len(c.phases))
 	}
 	before := cap(c.keys)
 	c.keys = append(c.keys, key...)
 	s.keyBytes += cap(c.keys) - before
-	c.runs = append(c.runs, kept)
 	if s.keyBytes > runsKeyBytes {
 		s.dropKeys()
 	}
@@ -210,7 +210,7 @@ func (s *runs) copied(number uint64) Run {
 // noteRun keeps an attempt that a worker has reported as finished.
 func (m *Machine) noteRun(r *Report, b *block, t *task, w *worker) {
 	g, queued := m.graphs[t.graph], m.queued(r, t)
-	m.runs.add(Run{
+	m.runs.add(&Run{
 		Task: r.Task, Graph: g.id, Namespace: g.ns.name, Op: m.ops[t.op].spec.Name, Worker: w.name, WorkerID: w.id,
 		Attempt: r.Attempt, Succeeded: r.Outcome == OutcomeSucceeded, OutputBytes: r.OutputBytes, End: m.now, RunTime: r.RunTime,
 		Queue: queued, Phases: r.Phases,

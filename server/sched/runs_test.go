@@ -18,7 +18,7 @@ func TestRunsAreARing(t *testing.T) {
 		if i%2 == 1 {
 			ns = "odd"
 		}
-		m.runs.add(Run{Graph: ids.GraphID(i), Namespace: ns, Worker: "w", End: begin.Add(time.Duration(i) * time.Second)}, fmt.Appendf(nil, "key-%d", i))
+		m.runs.add(&Run{Graph: ids.GraphID(i), Namespace: ns, Worker: "w", End: begin.Add(time.Duration(i) * time.Second)}, fmt.Appendf(nil, "key-%d", i))
 	}
 	var seen []Run
 	for after := uint64(0); ; {
@@ -70,7 +70,7 @@ func TestRunsComeBackWhole(t *testing.T) {
 	const total = runsLength + 3*runsChunk + 11 // the first chunks have other attempts by now
 	for i := range total {
 		r := made(i)
-		m.runs.add(r, []byte(r.Key))
+		m.runs.add(&r, []byte(r.Key))
 	}
 	found, _ := m.RunsBefore(0, total, RunFilter{})
 	for len(found) < runsLength {
@@ -94,7 +94,7 @@ func TestLongKeysOfRunsAreBounded(t *testing.T) {
 		m := &Machine{}
 		key := func(i uint64) string { return fmt.Sprintf("%0*d", c.bytes, i) }
 		for i := range c.runs {
-			m.runs.add(Run{Worker: "w", End: time.Unix(1000, 0)}, []byte(key(uint64(i+1))))
+			m.runs.add(&Run{Worker: "w", End: time.Unix(1000, 0)}, []byte(key(uint64(i+1))))
 			if m.runs.keyBytes > runsKeyBytes {
 				t.Fatalf("keys of %d attempts take %d bytes", i+1, m.runs.keyBytes)
 			}
@@ -124,7 +124,7 @@ func TestWantedRunsAreReadInPieces(t *testing.T) {
 	}
 	total := uint64(runsLength + 10)
 	for i := range total {
-		m.runs.add(Run{Graph: ids.GraphID(i % 1000)}, fmt.Appendf(nil, "key-%d", i))
+		m.runs.add(&Run{Graph: ids.GraphID(i % 1000)}, fmt.Appendf(nil, "key-%d", i))
 	}
 	upTo := m.LastRun() - 5
 	var seen []Run
@@ -149,7 +149,7 @@ func TestWantedRunsAreReadInPieces(t *testing.T) {
 func TestSamplesOfRunsHaveBothEnds(t *testing.T) {
 	m := &Machine{}
 	for range runsLength + 7 {
-		m.runs.add(Run{End: time.Unix(1000, 0)}, nil)
+		m.runs.add(&Run{End: time.Unix(1000, 0)}, nil)
 	}
 	newest := uint64(runsLength + 7)
 	for _, after := range []uint64{0, newest - 1000, newest - 11, newest - 10, newest - 9, newest - 2, newest - 1} {

@@ -381,6 +381,9 @@ type taskChunk struct {
 }
 
 func (s *taskSet) chunk(n uint64) *taskChunk {
+	if s.count == 0 {
+		return nil
+	}
 	if s.recent != nil && s.recentNumber == n {
 		return s.recent
 	}
