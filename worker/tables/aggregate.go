@@ -29,7 +29,8 @@ func Functions() []string { return slices.Clone(functions) }
 const maxDigits = 38
 
 // Types by what functions have of their values: small integers have wider sums, the large numbers
-// have sums of their own type, and unordered ones have no least value.
+// have sums of their own type, unordered ones have no least value, and the nulls of some are inside
+// of them.
 var (
 	small     = []arrow.Type{arrow.INT8, arrow.INT16, arrow.UINT8, arrow.UINT16}
 	large     = []arrow.Type{arrow.INT32, arrow.INT64, arrow.UINT32, arrow.UINT64, arrow.FLOAT64}
@@ -38,13 +39,18 @@ var (
 		arrow.INTERVAL_MONTHS, arrow.INTERVAL_DAY_TIME, arrow.INTERVAL_MONTH_DAY_NANO,
 		arrow.SPARSE_UNION, arrow.DENSE_UNION, arrow.RUN_END_ENCODED, arrow.LIST_VIEW, arrow.LARGE_LIST_VIEW,
 	}
+	inside = []arrow.Type{arrow.SPARSE_UNION, arrow.DENSE_UNION, arrow.RUN_END_ENCODED}
 )
 
 // ResultType returns the type of a function of the values of a column of a type. It is an error if
 // the values have no such function.
 func ResultType(of arrow.DataType, function string) (arrow.DataType, error) {
 	switch function {
-	case "count", "len", "n_unique":
+	case "count":
+		if !slices.Contains(inside, storage(of).ID()) {
+			return arrow.PrimitiveTypes.Uint32, nil
+		}
+	case "len", "n_unique":
 		return arrow.PrimitiveTypes.Uint32, nil
 	case "first", "last":
 		return of, nil
@@ -163,8 +169,9 @@ func (g *groups) fold(a arrow.Array, function string, kind arrow.DataType) (arro
 		counts, err := g.counts(bitmap{})
 		return arrayOf(kind, counts, nil, 0), err
 	case "count":
-		if a.DataType().ID() == arrow.NULL {
-			return arrayOf(kind, Room[uint32](g.Call, g.count), nil, 0), nil
+		valid, err := g.present(a)
+		if err != nil {
+			return nil, err
 		}
 		counts, err := g.counts(valid)
 		return arrayOf(kind, counts, nil, 0), err
@@ -198,6 +205,38 @@ func (g *groups) lastRows() ([]uint32, error) {
 			rows[n] = uint32(from + i)
 		}
 	})
+}
+
+// present says which values are not null. A code of a null value is null.
+func (c *Call) present(a arrow.Array) (bitmap, error) {
+	switch a := a.(type) {
+	case array.ExtensionArray:
+		return c.present(a.Storage())
+	case *array.Null:
+		return bitmap{bits: Room[uint8](c, (a.Len()+7)/8)}, nil
+	case *array.Dictionary:
+		values, err := c.present(a.Dictionary())
+		if err != nil || len(values.bits) == 0 {
+			return nullsOf(a), err
+		}
+		codes, valid := nullsOf(a), bitmap{bits: Room[uint8](c, (a.Len()+7)/8)}
+		return valid, c.inParts(a.Len(), partRows, func(from, to int) error {
+			for i := from; i < to; i++ {
+				if !codes.has(i) {
+					continue
+				}
+				code := a.GetValueIndex(i)
+				if code < 0 || code >= a.Dictionary().Len() {
+					return fmt.Errorf("row %d has the code %d of %d values", i, code, a.Dictionary().Len())
+				}
+				if values.has(code) {
+					valid.bits[i/8] |= 1 << (i % 8)
+				}
+			}
+			return nil
+		})
+	}
+	return nullsOf(a), nil
 }
 
 // counts returns the number of values of each group that are not null.
