@@ -223,6 +223,9 @@ func (c *Call) codesOf(a *array.Dictionary, verb string) (*codes, error) {
 	if values.codes != nil {
 		return nil, fmt.Errorf("values of type %s cannot be %s: cast them to a number or a text", a.DataType(), verb)
 	}
+	if int64(values.n) > int64(None) {
+		return nil, fmt.Errorf("its dictionary has %d values, and %d can be counted: cast the column to the type of its values", values.n, None)
+	}
 	indices, err := c.keysOf(a.Indices(), verb)
 	if err != nil {
 		return nil, err

@@ -144,3 +144,14 @@ func TestEndedCallsNumberNoRows(t *testing.T) {
 		t.Errorf("after the end: %v", err)
 	}
 }
+
+// TestADictionaryHasAsManyValuesAsCanBeCounted: a code beyond is not taken for another one.
+func TestADictionaryHasAsManyValuesAsCanBeCounted(t *testing.T) {
+	codes := array.NewInt64Builder(memory.DefaultAllocator)
+	codes.AppendValues([]int64{0, 1 << 32}, nil)
+	kind := &arrow.DictionaryType{IndexType: arrow.PrimitiveTypes.Int64, ValueType: arrow.Null}
+	column := array.NewDictionaryArray(kind, codes.NewArray(), array.NewNull(1<<33))
+	if _, err := plainCall(t.Context()).keysOf(column, "grouped"); err == nil || !strings.Contains(err.Error(), "its dictionary has 8589934592 values") {
+		t.Errorf("got %v", err)
+	}
+}
