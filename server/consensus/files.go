@@ -127,8 +127,9 @@ func (t *Term) send(kind byte, body []byte) *commit {
 		defer close(c.done)
 		if c.err = future.Error(); c.err == nil {
 			c.index = future.Index()
-			c.err, _ = future.Response().(error)
-			t.confirmed.Store(&begun) // Most peers have it since.
+			if c.err, _ = future.Response().(error); c.err == nil {
+				t.confirmed.Store(&begun) // Most peers have it since, and no other one has begun to lead.
+			}
 		}
 	})
 	return c

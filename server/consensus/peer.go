@@ -344,15 +344,19 @@ func (r *Peer) watch() {
 
 // turn ends the current term, and begins one. The caller holds the mutex.
 func (r *Peer) turn(leads bool) {
-	if r.term != nil {
-		r.term.end()
+	before := r.term
+	if before != nil {
+		before.end()
 		r.term = nil
 	}
 	if leads {
-		r.handing.Store(false)
+		elected := r.raft.CurrentTerm()
+		if before == nil || before.elected != elected {
+			r.handing.Store(false)
+		}
 		r.term = &Term{
 			peer: r, writer: rand.Uint64() | 1, lost: make(chan struct{}), released: make(chan struct{}), sizes: map[string]int64{},
-			elected: r.raft.CurrentTerm(), asking: make(chan struct{}, 1),
+			elected: elected, asking: make(chan struct{}, 1),
 		}
 	}
 	close(r.changed)

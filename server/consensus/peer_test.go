@@ -362,6 +362,51 @@ func TestALeaderThatWasStoppedAsksFirst(t *testing.T) {
 	next.Release()
 }
 
+// TestAFencedEntryIsNoSignOfTheLead: most peers have an entry that was refused, because another
+// peer has begun to lead since. It does not say that they follow this one.
+func TestAFencedEntryIsNoSignOfTheLead(t *testing.T) {
+	c := newCluster(t, Config{Heartbeat: 5 * time.Second})
+	for fenced := false; !fenced; { // A leader of a busy machine may lose its term.
+		i, term := c.lead()
+		other := entry{kind: kindBegin, writer: term.writer ^ 2, body: appendText(appendText(nil, "other"), "client")}
+		begun := c.peers[i].raft.Apply(other.seal(), 0)
+		long := time.Now().Add(-time.Hour)
+		if begun.Error() == nil {
+			term.confirmed.Store(&long)
+			term.mu.Lock()
+			sent := term.send(kindFiles, operation{kind: opMake, name: "file"}.append(nil))
+			term.mu.Unlock()
+			<-sent.done
+			fenced = errors.Is(sent.err, errFenced)
+		}
+		if fenced && term.confirmed.Load() != &long {
+			t.Error("a refused entry counts as a sign that this peer leads")
+		}
+		term.end()
+		term.Release()
+	}
+}
+
+// TestALeaderThatTriedToHandOverAsks: a peer that was to take the lead may still come, whatever
+// others have said lately, until Raft elects this one again.
+func TestALeaderThatTriedToHandOverAsks(t *testing.T) {
+	c := newCluster(t, Config{Heartbeat: 5 * time.Second})
+	for same := false; !same; { // A leader of a busy machine may lose its term.
+		i, term := c.lead()
+		c.peers[i].handing.Store(true)
+		term.end() // as after an entry that came during the attempt
+		term.Release()
+		now, next := c.lead()
+		begun := time.Now()
+		next.confirmed.Store(&begun)
+		if same = now == i && next.elected == term.elected; same && next.isFollowed() {
+			t.Error("it counts on those that follow")
+		}
+		next.end()
+		next.Release()
+	}
+}
+
 // TestNothingOutlivesAPeerThatFailed: Raft uses nothing of a peer any more that has failed and was
 // closed.
 func TestNothingOutlivesAPeerThatFailed(t *testing.T) {
