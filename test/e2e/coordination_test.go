@@ -3,7 +3,6 @@ package e2e
 import (
 	"errors"
 	"fmt"
-	"net"
 	"strings"
 	"testing"
 
@@ -44,14 +43,7 @@ func TestGrpcurlCoordinates(t *testing.T) {
 // A lock that was held when the scheduler was killed is lost, and its holder is told. A call that
 // waited goes on at the next scheduler.
 func TestALockIsLostWithTheScheduler(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := listener.Addr().String()
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
+	address := fixedAddress(t)
 	start := func() *started {
 		t.Helper()
 		s := background(t, []string{"MILLRACE_TOKEN=t0ken"}, "scheduler", "--listen", address, "--http", "")
@@ -81,7 +73,7 @@ func TestALockIsLostWithTheScheduler(t *testing.T) {
 	if err := next.Acquire(soon(t)); err != nil {
 		t.Fatal(err)
 	}
-	err = held.Release(soon(t))
+	err := held.Release(soon(t))
 	if !errors.Is(err, millrace.ErrNotHeld) || !strings.Contains(err.Error(), "others may have") {
 		t.Errorf("the release of a lock that was lost: %v", err)
 	}

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	millrace "github.com/millrace/millrace/clients/go"
@@ -32,6 +33,10 @@ func withJournal(t *testing.T, args ...string) *restarted {
 	return r
 }
 
+// fixedAddresses are the addresses that tests were given. No other test gets one of them, because
+// its scheduler may not listen yet, or may be about to start again.
+var fixedAddresses sync.Map
+
 // fixedAddress returns an address at which nobody listens, with a port below the kernel's range of
 // ephemeral ports. One who dials a port of that range while nobody listens can be connected to
 // himself, and occupy the port. The Python tests take ports above these.
@@ -47,6 +52,9 @@ func fixedAddress(t *testing.T) string {
 	}
 	for {
 		address := fmt.Sprintf("127.0.0.1:%d", max(lowest-12_000, 1024)+rand.IntN(6_000))
+		if _, given := fixedAddresses.LoadOrStore(address, true); given {
+			continue
+		}
 		if listener, err := net.Listen("tcp", address); err == nil {
 			if err := listener.Close(); err != nil {
 				t.Fatal(err)

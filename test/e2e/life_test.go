@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"net"
 	"strings"
 	"testing"
 
@@ -14,14 +13,7 @@ import (
 // run tasks. None of their bytes is ever used as a result of the new tasks, even if task numbers of
 // the two lives are equal.
 func TestNothingOutlivesTheLifeOfAScheduler(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := listener.Addr().String()
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
+	address := fixedAddress(t)
 	env := []string{"MILLRACE_TOKEN=t0ken"}
 	start := func() *started {
 		t.Helper()

@@ -142,14 +142,7 @@ func TestSettingsThatCannotWorkEndWithTheReason(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer taken.Close()
-	nobody, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	free := nobody.Addr().String()
-	if err := nobody.Close(); err != nil {
-		t.Fatal(err)
-	}
+	free := fixedAddress(t)
 	worker := []string{"worker", "--workers", "1", "--memory-limit", "16MiB", "--python", python()}
 	for name, x := range map[string]struct {
 		args []string
