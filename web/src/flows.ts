@@ -7,6 +7,8 @@ import type { Worker } from "./types";
 
 type Sums = Record<string, number>;
 
+const millisPerSecond = 1000;
+
 // Flows has the rates of things that have names, over the latest milliseconds.
 export class Flows {
   private seen = new Map<string, { at: number; sums: Sums }[]>();
@@ -23,18 +25,19 @@ export class Flows {
     this.seen = next;
   }
 
-  // of gives what grows per second; it is empty until there are two times.
+  // of gives what grows per second. A sum is in it as soon as there are two times that have it.
   of(id: string): Sums {
     const points = this.seen.get(id) ?? [];
-    const [first, last] = [points[0], points[points.length - 1]];
-    if (!first || !last || last.at <= first.at) return {};
-    const seconds = (last.at - first.at) / 1000;
-    return Object.fromEntries(
-      Object.entries(last.sums).map(([name, sum]) => {
-        // A sum that shrinks is that of another process, which counts from the start.
-        return [name, Math.max(0, sum - (first.sums[name] ?? 0)) / seconds];
-      }),
-    );
+    const last = points[points.length - 1];
+    const rates: Sums = {};
+    for (const [name, sum] of Object.entries(last?.sums ?? {})) {
+      const first = points.find((p) => name in p.sums);
+      if (!first || !last || last.at <= first.at) continue;
+      // A sum that shrinks is that of another process, which counts from the start.
+      rates[name] =
+        (Math.max(0, sum - (first.sums[name] ?? 0)) / (last.at - first.at)) * millisPerSecond;
+    }
+    return rates;
   }
 
   // since is the time from which on all rates are measured, in milliseconds; undefined: there are none.
@@ -48,14 +51,16 @@ export class Flows {
 
 // movedBy gives the bytes that a worker has moved so far.
 export function movedBy(w: Worker): Sums {
-  return {
+  const sums: Sums = {
     written: num(w.spillWrittenBytes),
     read: num(w.spillReadBytes),
     received: num(w.receivedBytes),
     sent: num(w.sentBytes),
-    nvLinkReceived: num(w.gpuHealth?.nvLinkReceivedBytes),
-    nvLinkSent: num(w.gpuHealth?.nvLinkSentBytes),
   };
+  const { nvLinkReceivedBytes, nvLinkSentBytes } = w.gpuHealth ?? {};
+  if (nvLinkReceivedBytes !== undefined) sums.nvLinkReceived = num(nvLinkReceivedBytes);
+  if (nvLinkSentBytes !== undefined) sums.nvLinkSent = num(nvLinkSentBytes);
+  return sums;
 }
 
 // Workers report once a second.
