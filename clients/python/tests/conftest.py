@@ -25,7 +25,7 @@ if not os.environ.get("MILLRACE_EXECUTOR"):  # tasks import this module, too
         os.environ.pop(_name, None)
 
 #: Longest wait for an event that must happen, in seconds, even on a busy machine.
-PATIENCE = 120.0
+PATIENCE = 300.0
 #: Tests that need a GPU.
 collect_ignore = (
     [] if os.environ.get("MILLRACE_GPU_TESTS") else ["test_gpu.py", "test_gpu_torch.py", "test_gpu_cluster.py"]

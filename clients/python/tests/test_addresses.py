@@ -207,7 +207,7 @@ def test_a_graph_goes_on_at_another_address(tmp_path: Path, gate: Gate, follow: 
         return lambda: moving.start(third)
 
     try:
-        with Client(moving.addresses, token=moving.token, timeout=60) as client:
+        with Client(moving.addresses, token=moving.token, timeout=PATIENCE) as client:
             goes_on(client, gate, change)
     finally:
         moving.close()
@@ -217,7 +217,7 @@ def test_a_graph_outlives_the_leader(tmp_path: Path, gate: Gate) -> None:
     """The leader of three schedulers is killed in the middle of a graph."""
     three = ThreeSchedulers(tmp_path)
     try:
-        with Client(three.addresses, token=three.token, timeout=60) as client:
+        with Client(three.addresses, token=three.token, timeout=PATIENCE) as client:
 
             def leader() -> str:
                 client.scheduler_info()  # any call goes to the leader

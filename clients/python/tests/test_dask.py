@@ -19,6 +19,7 @@ import millrace
 import numpy as np
 import pandas as pd
 import pytest
+from conftest import PATIENCE
 from dask._task_spec import Alias, DataNode, Task, TaskRef
 from dask.base import tokenize
 from dask.delayed import delayed
@@ -102,7 +103,7 @@ assert dask.config.get("dataframe.shuffle.method", None) is None
 assert "millrace" not in dask.base.named_schedulers
 assert "distributed" not in sys.modules
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE)
 
 
 # ---- collections ---------------------------------------------------------------------------------

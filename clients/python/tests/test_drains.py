@@ -245,7 +245,7 @@ def test_a_wait_for_a_drain_does_not_ask(two: Two, gate: Gate, threads: concurre
 
 
 def test_the_scheduler_is_started_anew(restartable: Restartable, threads: Any) -> None:  # noqa: F811
-    with Client(restartable.address, token=restartable.token, timeout=60) as client:
+    with Client(restartable.address, token=restartable.token, timeout=PATIENCE) as client:
         client.wait_for_workers(1, timeout=PATIENCE)
         data = client.scatter(numbers(1))
         (name,) = client.scheduler_info()["workers"]

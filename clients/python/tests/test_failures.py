@@ -513,7 +513,7 @@ def double(x):
     return 2 * x
 
 def use(x):
-    return client.submit(double, x).result(120)
+    return client.submit(double, x).result(300)
 
 if __name__ == "__main__":
     cluster = LocalCluster(1, memory_limit="64MiB", device="host")
@@ -527,22 +527,22 @@ if __name__ == "__main__":
         else:
             raise AssertionError("no error in a pool")
     known = client.submit(double, 2)
-    assert known.result(120) == 4
+    assert known.result(300) == 4
     nobody = client.submit(double, 3, workers="nobody")
     pickled = pickle.dumps(known)
     client.session.flush()
     child = os.fork()
     if child == 0:
-        assert known.result(120) == 4
+        assert known.result(300) == 4
         for attempt in (
             lambda: client.submit(double, 5),
             lambda: client.map(double, [1]),
-            lambda: nobody.result(120),
+            lambda: nobody.result(300),
             lambda: client.scatter([1]),
             client.scheduler_info,
             lambda: known.cancel(),
             lambda: pickle.loads(pickled),
-            lambda: Client(cluster, timeout=120),
+            lambda: Client(cluster, timeout=300),
         ):
             try:
                 attempt()
@@ -558,13 +558,13 @@ if __name__ == "__main__":
         print("child ok", flush=True)
         sys.exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert client.submit(double, 10).result(120) == 20
+    assert client.submit(double, 10).result(300) == 20
     client.close()
     # gRPC may hang in a child even if nothing is open.
     child = os.fork()
     if child == 0:
         try:
-            Client(cluster, timeout=120)
+            Client(cluster, timeout=300)
         except errors.SchedulerLostError as e:
             os._exit(0 if "forked" in str(e) else 2)
         os._exit(3)

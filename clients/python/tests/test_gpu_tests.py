@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import PATIENCE
 from millrace._local._local_process import find_binary
 
 TESTS = ("test_gpu.py", "test_gpu_torch.py", "test_gpu_cluster.py", "test_device_cluster.py")
@@ -22,7 +23,7 @@ def test_gpu_tests_have_their_fixtures() -> None:
         env={**os.environ, "MILLRACE_GPU_TESTS": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
@@ -33,7 +34,7 @@ def test_the_benchmark_of_frames_counts_its_rows() -> None:
     """It runs at a small size with pandas, and ends if rows are missing."""
     program = Path(__file__).parents[3] / "bench/gpu/frames.py"
     done = subprocess.run(
-        [sys.executable, program, find_binary(), "small"], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, program, find_binary(), "small"], capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert done.returncode == 0, done.stderr[-4000:]
     names = [line.rsplit(None, 2)[0] for line in done.stdout.splitlines()]

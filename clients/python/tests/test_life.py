@@ -45,7 +45,7 @@ def restartable(tmp_path: Path) -> Iterator[Restartable]:
 
 
 def test_a_scheduler_that_is_started_anew(restartable: Restartable, gate: Gate) -> None:
-    with Client(restartable.address, token=restartable.token, timeout=60) as client:
+    with Client(restartable.address, token=restartable.token, timeout=PATIENCE) as client:
         client.wait_for_workers(1, timeout=PATIENCE)
         small = client.submit(inc, 1)
         assert small.result(PATIENCE) == 2
@@ -91,7 +91,7 @@ def test_a_result_that_is_fetched_before_the_restart_is_noticed(
     restartable: Restartable, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     noticed = threading.Event()
-    with Client(restartable.address, token=restartable.token, timeout=60, shared_memory=False) as client:
+    with Client(restartable.address, token=restartable.token, timeout=PATIENCE, shared_memory=False) as client:
         client.wait_for_workers(1, timeout=PATIENCE)
         large = client.submit(np.ones, 100_000)
         assert large.exception(PATIENCE) is None
@@ -115,7 +115,7 @@ def test_a_result_that_is_fetched_before_the_restart_is_noticed(
 
 
 def test_submissions_while_the_scheduler_is_away(restartable: Restartable) -> None:
-    with Client(restartable.address, token=restartable.token, timeout=60) as client:
+    with Client(restartable.address, token=restartable.token, timeout=PATIENCE) as client:
         client.wait_for_workers(1, timeout=PATIENCE)
         assert client.submit(inc, 1).result(PATIENCE) == 2
         restartable.stop()
@@ -128,7 +128,8 @@ def test_two_clients_do_not_become_each_other(restartable: Restartable, gate: Ga
     """Ids of the new scheduler process are not mistaken for those of the old one."""
     with contextlib.ExitStack() as stack:
         clients = [
-            stack.enter_context(Client(restartable.address, token=restartable.token, timeout=60)) for _ in range(3)
+            stack.enter_context(Client(restartable.address, token=restartable.token, timeout=PATIENCE))
+            for _ in range(3)
         ]
         clients[0].wait_for_workers(1, timeout=PATIENCE)
         old = [c.submit(pass_through, gate, pure=False) for c in clients]
@@ -422,7 +423,7 @@ def test_a_journal_keeps_what_waits_in_a_long_outage(
 ) -> None:
     restartable = Restartable(tmp_path, "--journal", str(tmp_path / "journal"))
     try:
-        with Client(restartable.address, token=restartable.token, timeout=60) as client:
+        with Client(restartable.address, token=restartable.token, timeout=PATIENCE) as client:
             client.wait_for_workers(1, timeout=PATIENCE)
             running = client.submit(pass_through, gate, pure=False)
             waiting = client.submit(str.upper, running)
@@ -431,7 +432,7 @@ def test_a_journal_keeps_what_waits_in_a_long_outage(
             client.session.connection.timeout = 0.5
             eventually(lambda: "still trying" in caplog.text)
             meanwhile = client.submit(str.lower, waiting)
-            client.session.connection.timeout = 60
+            client.session.connection.timeout = PATIENCE
             restartable.start()
             gate.open()
             assert client.gather([running, waiting, meanwhile], timeout=PATIENCE) == ["through", "THROUGH", "through"]
@@ -450,7 +451,7 @@ def test_small_results_are_answered_after_a_restart(tmp_path: Path) -> None:
             restartable.start()
             for future, value in ((small, 2.0), (null, None)):
                 request = task_calls_pb2.GetResultRequest(task=task_pb2.TaskRef(key=future.key))
-                request.wait.FromSeconds(60)
+                request.wait.FromSeconds(int(PATIENCE) // 2)
                 answer = client.session.call("GetResult", request, timeout=PATIENCE)
                 assert MessageToDict(answer.json) == value
             assert client.gather([small, null], timeout=PATIENCE) == [2, None]

@@ -123,7 +123,7 @@ def test_tasks_exclude_each_other(client: Client, tmp_path: Path) -> None:
 def test_a_semaphore_has_a_number_of_leases(client: Client) -> None:
     sem = Semaphore(2, "two", client=client)
     sem.register()
-    assert sem.acquire() and sem.acquire(timeout=5)
+    assert sem.acquire() and sem.acquire(timeout=PATIENCE)
     assert sem.get_value() == 2
     assert sem.acquire(timeout=0) is False
     assert sem.release() is True

@@ -11,6 +11,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+from conftest import PATIENCE
 from millrace import Client, LocalCluster
 from millrace._dask._exchange import split_block
 from millrace._dask._plan import of_items
@@ -171,4 +172,4 @@ assert x.rechunk(16).sum().compute() == 780
 
 
 def test_arrays_that_were_imported_before() -> None:
-    subprocess.run([sys.executable, "-c", IMPORTED_BEFORE], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", IMPORTED_BEFORE], check=True, timeout=PATIENCE)

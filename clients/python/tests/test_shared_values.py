@@ -111,7 +111,7 @@ def test_futures_in_variables_are_held(cluster: LocalCluster, client: Client) ->
 
 
 def read_and_write() -> int:
-    seen = Variable("seen by a task").get(timeout=60)
+    seen = Variable("seen by a task").get(timeout=PATIENCE)
     Variable("written by a task").set(seen + 1)
     return seen
 
@@ -127,7 +127,7 @@ def test_tasks_use_variables(client: Client) -> None:
 
 
 def wait_for(name: str) -> bool:
-    return Event(name).wait(timeout=60)
+    return Event(name).wait(timeout=PATIENCE)
 
 
 def test_an_event_ends_all_waits(client: Client) -> None:
