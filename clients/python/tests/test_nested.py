@@ -105,7 +105,7 @@ def fib_in_a_loop(n: int) -> int:
 @pytest.mark.parametrize("f", [fib_in_coroutines, fib_at_once, fib_in_a_loop])
 def test_coroutines_give_the_slot_back(one: Client, f: Any) -> None:
     # One process after the other starts for tasks that others wait for.
-    assert one.submit(f, 5, pure=False).result(5 * PATIENCE) == 5
+    assert one.submit(f, 5, pure=False).result(3 * PATIENCE) == 5
     assert one.submit(inc, 1, pure=False).result(PATIENCE) == 2
 
 
@@ -263,8 +263,8 @@ def many_waiters(n: int) -> int:
 
 def test_processes_are_bounded(one: Client) -> None:
     assert one.submit(many_waiters, 20).result(PATIENCE) == sum(sum(range(1, k + 1)) for k in range(20))
-    before = len(set(one.gather([one.submit(pid, pure=False) for _ in range(50)])))
-    assert before <= 2  # the slot, and a process that took over for it
+    # The slot, and a process that took over for it.
+    eventually(lambda: len(set(one.gather([one.submit(pid, pure=False) for _ in range(50)]))) <= 2)
 
 
 def too_deep(n: int) -> int:
@@ -347,7 +347,8 @@ def set_attribute() -> str:
 
 
 def test_get_worker(one: Client) -> None:
-    assert len({one.submit(set_attribute, pure=False).result(PATIENCE) for _ in range(3)}) > 1
+    # The slot may have several processes after tasks that waited.
+    eventually(lambda: one.submit(set_attribute, pure=False).result(PATIENCE) != "x")
     with pytest.raises(ValueError, match=r"get_worker\(\) is for the function of a task"):
         get_worker()
     address = one.submit(lambda: get_worker().address, pure=False).result(PATIENCE)

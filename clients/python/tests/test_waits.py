@@ -293,8 +293,13 @@ def test_an_address_may_have_a_scheme(cluster: LocalCluster) -> None:
 
 
 def test_nobody_at_the_address_says_why() -> None:
-    with pytest.raises(errors.SchedulerLostError, match="refused"):
-        Client("127.0.0.1:1", timeout=0.5)
+    def refused(timeout: float) -> bool:
+        with pytest.raises(errors.SchedulerLostError) as caught:
+            Client("127.0.0.1:1", timeout=timeout)
+        return "refused" in str(caught.value)
+
+    # Before the first try to connect has ended, the client cannot know it.
+    assert any(refused(timeout) for timeout in (0.5, 5.0, 60.0))
 
 
 def test_a_cluster_that_was_made_before(cluster: LocalCluster) -> None:
@@ -329,14 +334,17 @@ def test_waiting_for_what_can_never_run_warns(client: Client, monkeypatch: pytes
     monkeypatch.setattr(_waits, "NOTICE_SECONDS", 0.05)
     never = client.submit(inc, 1, resources={"unobtainium": 1})
     after = client.submit(inc, client.submit(inc, never))
-    with (
-        pytest.warns(UserWarning, match=r"still waiting.*NO_WORKER_FITS.*unobtainium") as caught,
-        pytest.raises(TimeoutError),
-    ):
-        never.result(1)
+
+    def result_of(future: Any, caught: Any) -> bool:
+        with pytest.raises(TimeoutError):
+            future.result(1)
+        return bool(caught.list)
+
+    with pytest.warns(UserWarning, match=r"still waiting.*NO_WORKER_FITS.*unobtainium") as caught:
+        eventually(lambda: result_of(never, caught))
     assert len(caught) == 1 and caught[0].filename == __file__
-    with pytest.warns(UserWarning, match=rf"its input '{never.key}': NO_WORKER_FITS"), pytest.raises(TimeoutError):
-        after.result(1)
+    with pytest.warns(UserWarning, match=rf"its input '{never.key}': NO_WORKER_FITS") as told:
+        eventually(lambda: result_of(after, told))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(TimeoutError):  # one warning per task
@@ -485,7 +493,7 @@ def test_a_script_that_ends_without_close(cluster: LocalCluster, client: Client,
     script.write_text(ENDS.format(end))
     before = client.scheduler_info()["tasks"]
     subprocess.run(
-        [sys.executable, script, cluster.address, cluster.token], timeout=60, check=False, capture_output=True
+        [sys.executable, script, cluster.address, cluster.token], timeout=PATIENCE, check=False, capture_output=True
     )
     # The lease has ended with the script, and with it all of its tasks.
     now = client.scheduler_info()["tasks"]
@@ -507,7 +515,7 @@ futures = client.map(abs, range(10))
 def test_a_script_ends_though_nobody_answers(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(HANGS)
-    subprocess.run([sys.executable, script], timeout=60, check=True, capture_output=True)
+    subprocess.run([sys.executable, script], timeout=PATIENCE, check=True, capture_output=True)
 
 
 def test_names_are_exported() -> None:
@@ -522,7 +530,8 @@ def test_a_callback_may_wait_for_another_future(client: Client, gate: Gate) -> N
     def callback(future: millrace.Future[str]) -> None:
         try:
             results.extend(
-                f.result(20) for f in as_completed([client.submit(str.upper, future, pure=False)], timeout=20)
+                f.result(PATIENCE)
+                for f in as_completed([client.submit(str.upper, future, pure=False)], timeout=PATIENCE)
             )
         finally:
             called.set()
