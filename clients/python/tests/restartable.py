@@ -13,15 +13,20 @@ from pathlib import Path
 
 from millrace._local._local_process import find_binary, python_path
 
+_given: set[int] = set()
+
 
 def fixed_port() -> int:
     """Returns a free port below the kernel's range of ephemeral ports. With a port of that range, a
     client that dials it while no process listens can be connected to itself, and occupy the port.
-    The Go tests, which run at the same time, take ports below these."""
+    The Go tests, which run at the same time, take ports below these. No port is given twice."""
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
         port = random.randrange(max(lowest - 6_000, 1024), lowest)
+        if port in _given:
+            continue
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            _given.add(port)
             return port
 
 
@@ -58,7 +63,7 @@ class _Processes:
             process.terminate()
         for process in (self.worker, *schedulers):
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(20)
+                process.wait(60)
             process.kill()
             process.wait()
 

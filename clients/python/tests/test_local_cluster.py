@@ -10,6 +10,7 @@ import mmap
 import socket
 import subprocess
 import sys
+import threading
 import urllib.request
 import warnings
 from pathlib import Path
@@ -146,13 +147,19 @@ def take(mib: int) -> int:
     return len(b"x" * (mib << 20))
 
 
+def take_and_keep(mib: int) -> None:
+    kept = b"x" * (mib << 20)
+    threading.Event().wait(PATIENCE)  # until the worker has measured the memory
+    del kept
+
+
 def test_functions_have_a_limit_of_memory() -> None:
     with (
         LocalCluster(1, 1, function_memory_limit="300MiB", memory_terminate_fraction=0.9, **SMALL) as cluster,
         Client(cluster) as client,
     ):
         with pytest.raises(errors.WorkerDiedError, match=r"ended by its worker.*use .* of the 300 MiB"):
-            client.submit(take, 1500).result(PATIENCE)
+            client.submit(take_and_keep, 1500).result(PATIENCE)
         assert client.submit(take, 1).result(PATIENCE) == 1 << 20
     with LocalCluster(1, 1, function_memory_limit=None, **SMALL) as cluster, Client(cluster) as client:
         assert client.submit(take, 400).result(PATIENCE) == 400 << 20

@@ -98,11 +98,10 @@ def begun(own: LocalCluster) -> Iterator[Begun]:
 
 
 @pytest.fixture
-def stopped(ours: Client) -> Iterator[int]:
-    """Stops the process of host-1, so that no move can end. Its supervisor would kill it after
-    20 s."""
+def second(ours: Client) -> Iterator[int]:
+    """The process of host-1. Tests stop it, so that no move can end, as late as they can: its
+    supervisor kills it after 20 s."""
     pid = ours.scheduler_info()["workers"]["host-1"]["pid"]
-    os.kill(pid, signal.SIGSTOP)
     yield pid
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGCONT)
@@ -119,10 +118,11 @@ def refused(client: Client) -> bool:
 
 
 async def test_the_end_of_a_coroutine_ends_its_rebalance(
-    own: LocalCluster, ours: Client, begun: Begun, stopped: int
+    own: LocalCluster, ours: Client, begun: Begun, second: int
 ) -> None:
     async with AsyncClient(begun.address, token=own.token) as client:
         futures = skewed(ours)
+        os.kill(second, signal.SIGSTOP)
         waiting = asyncio.create_task(client.rebalance())
         while not begun.told:
             await asyncio.sleep(0.005)
@@ -130,23 +130,24 @@ async def test_the_end_of_a_coroutine_ends_its_rebalance(
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        os.kill(stopped, signal.SIGCONT)
+        os.kill(second, signal.SIGCONT)
         eventually(lambda: not refused(ours))
         done = await client.rebalance()
         assert done.planned_objects == 0 and even(done)
         check(futures)
 
 
-def test_a_worker_dies_in_the_middle(own: LocalCluster, ours: Client, begun: Begun, stopped: int) -> None:
+def test_a_worker_dies_in_the_middle(own: LocalCluster, ours: Client, begun: Begun, second: int) -> None:
     futures = skewed(ours)
     want = r"rebalance did not end in 1 s, and was ended: \d+ of (19|2\d) results \(.*have moved"
-    with pytest.raises(TimeoutError, match=want):
-        ours.rebalance(timeout=1)
     with Client(begun.address, token=own.token) as other, concurrent.futures.ThreadPoolExecutor() as threads:
+        os.kill(second, signal.SIGSTOP)
+        with pytest.raises(TimeoutError, match=want):
+            ours.rebalance(timeout=1)
         waiting = threads.submit(other.rebalance)
         begun.wait()
         assert refused(ours)
-        os.kill(stopped, signal.SIGKILL)
+        os.kill(second, signal.SIGKILL)
         report = waiting.result(PATIENCE)
     assert report.planned_objects == report.moved_objects + report.failed_objects
     assert len(report.failures) == min(report.failed_objects, 20)
@@ -195,13 +196,14 @@ def test_a_drained_worker_takes_no_part(ours: Client) -> None:
     assert [w.name for w in ours.rebalance().workers] == ["host-0"]
 
 
-def test_a_closed_client_waits_for_no_rebalance(own: LocalCluster, ours: Client, begun: Begun, stopped: int) -> None:
+def test_a_closed_client_waits_for_no_rebalance(own: LocalCluster, ours: Client, begun: Begun, second: int) -> None:
     futures = skewed(ours)
     with concurrent.futures.ThreadPoolExecutor() as threads:
         with Client(begun.address, token=own.token) as other:
+            os.kill(second, signal.SIGSTOP)
             waiting = threads.submit(other.rebalance)
             begun.wait()
         with pytest.raises(errors.SchedulerLostError, match="closed"):
             waiting.result(PATIENCE)
-    os.kill(stopped, signal.SIGCONT)
+    os.kill(second, signal.SIGCONT)
     check(futures)

@@ -217,8 +217,13 @@ def test_resources_that_nobody_has(client: Client) -> None:
 def test_timeout_stops_the_function(client: Client, gate: Gate) -> None:
     # The limit includes the start of the executor, and its import of this module.
     one = sorted(client.scheduler_info()["workers"])[0]
-    client.submit(inc, 1, workers=one, pure=False).result(PATIENCE)
-    future = client.submit(hang, gate, timeout=3, workers=one, pure=False)
+    slots = client.scheduler_info()["workers"][one]["slots"]
+    ready = [client.submit(Gate.pass_through, gate, workers=one, pure=False) for _ in range(slots)]
+    gate.wait(slots)
+    for _ in ready:
+        gate.open()
+    client.gather(ready, timeout=PATIENCE)
+    future = client.submit(hang, gate, timeout=5, workers=one, pure=False)
     gate.wait(2)
     with pytest.raises(errors.TaskTimeoutError) as caught:
         future.result(PATIENCE)
