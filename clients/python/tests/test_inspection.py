@@ -116,7 +116,6 @@ def test_the_hardware_is_measured(client: Client) -> None:
     assert set(found["memory"]) == set(found["network"]) == {"1 kiB", "100 kiB", "1 MiB", "10 MiB"}
     assert set(found["disk"]) == {*found["memory"], "100 MiB"}
     assert all(speed > 0 for speeds in found.values() for speed in speeds.values())
-    assert found["memory"]["10 MiB"] > found["disk"]["1 kiB"]
 
 
 async def test_the_description_in_an_event_loop(cluster: LocalCluster) -> None:
