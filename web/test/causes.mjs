@@ -92,7 +92,7 @@ export function testCauses(shots) {
     await check(
       "straggler",
       "Straggler: task resize",
-      /(has run for|ran for) [0-9.]+ s on worker host-[0-9]; the median of resize is [0-9.]+ ms/,
+      /(has run for|ran for) [0-9.]+ s on worker host-[0-9]; the median of resize is [0-9.]+ m?s/,
       "split or submitted first",
       /#\/tasks\/[0-9]+$/,
       shots,

@@ -9,8 +9,8 @@ import { setTimeout as sleep } from "node:timers/promises";
 
 export const root = new URL("../..", import.meta.url).pathname;
 
-// until polls until a function gives something.
-export async function until(what, find, seconds = 60) {
+// until polls until a function gives something. A busy machine takes minutes to start a cluster.
+export async function until(what, find, seconds = 300) {
   for (const end = Date.now() + seconds * 1000; Date.now() < end; await sleep(100)) {
     const found = await find();
     if (found) return found;
@@ -104,11 +104,26 @@ export async function startCluster({ workers = 3, withJob = true } = {}) {
   return { url, token, reader, env, call, python: run, worker, scheduler: up.process, stop };
 }
 
-// freePort finds a port on which nobody listens.
+const given = new Set();
+
+// freePort finds a port on which nobody listens, below the kernel's range of ephemeral ports: with a
+// port of that range, a client that dials it while no process listens can be connected to itself.
+// It gives no port twice.
 export async function freePort() {
-  const server = net.createServer();
-  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
-  const { port } = server.address();
-  await new Promise((resolve) => server.close(resolve));
-  return port;
+  const range = readFileSync("/proc/sys/net/ipv4/ip_local_port_range", "utf8");
+  const lowest = Number(range.split(/\s+/)[0]);
+  const first = Math.max(lowest - 6_000, 1024);
+  for (;;) {
+    const port = first + Math.floor(Math.random() * (lowest - first));
+    const server = net.createServer();
+    const free = await new Promise((resolve) => {
+      server.once("error", () => resolve(false));
+      server.listen(port, "127.0.0.1", () => resolve(true));
+    });
+    if (!free) continue;
+    await new Promise((resolve) => server.close(resolve));
+    if (given.has(port)) continue;
+    given.add(port);
+    return port;
+  }
 }

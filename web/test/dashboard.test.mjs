@@ -23,14 +23,7 @@ before(async () => {
   mkdirSync(shots, { recursive: true });
   await open();
   const { cluster } = shared;
-  const { workers } = await cluster.call("ListWorkers");
-  const killed = workers.find((w) => w.name === "host-2");
-  process.kill(Number(killed.pid), "SIGKILL");
-  await until("the killed worker is back", async () => {
-    const now = await cluster.call("ListWorkers");
-    const w = now.workers.find((x) => x.name === "host-2");
-    return w && w.pid !== killed.pid && w.state === "WORKER_STATE_ACTIVE";
-  });
+  // Before the kill: results of the killed worker are computed again after it.
   const of = async (op, state) => {
     const found = await cluster.call("ListTasks", { states: [state], pageSize: 1000 });
     return found.tasks.find((t) => t.op.name === op);
@@ -40,6 +33,14 @@ before(async () => {
     slow: await of("score", "TASK_STATE_SUCCEEDED"),
     kept: await of("clean", "TASK_STATE_SUCCEEDED"),
   };
+  const { workers } = await cluster.call("ListWorkers");
+  const killed = workers.find((w) => w.name === "host-2");
+  process.kill(Number(killed.pid), "SIGKILL");
+  await until("the killed worker is back", async () => {
+    const now = await cluster.call("ListWorkers");
+    const w = now.workers.find((x) => x.name === "host-2");
+    return w && w.pid !== killed.pid && w.state === "WORKER_STATE_ACTIVE";
+  });
   page = await newPage();
 });
 

@@ -8,8 +8,8 @@ export const shared = { cluster: null, browser: null };
 // Console errors, exceptions, and requests to other addresses than the cluster's, of all pages.
 export const problems = [];
 
-// How long a page may take to show something, in milliseconds. A busy machine takes tens of seconds.
-const patience = 120_000;
+// How long a page may take to show something, in milliseconds. A busy machine takes minutes.
+const patience = 300_000;
 
 export async function open() {
   const [cluster, browser] = await Promise.all([
