@@ -22,6 +22,9 @@ type Aggregation struct {
 // functions are the names of the functions of Aggregation.
 var functions = []string{"sum", "count", "len", "min", "max", "mean", "var", "std", "first", "last", "n_unique"}
 
+// chosen are those whose result is one of the values. It has the metadata of the column.
+var chosen = []string{"min", "max", "first", "last"}
+
 // Functions returns the names of the functions of Aggregation.
 func Functions() []string { return slices.Clone(functions) }
 
@@ -120,7 +123,7 @@ func (c *Call) Aggregate(batch arrow.RecordBatch, by []int, list []Aggregation) 
 			return nil, fmt.Errorf("column %q: %w", of.Name, err)
 		}
 		field := arrow.Field{Name: a.Name, Type: kind, Nullable: true}
-		if kind == of.Type {
+		if slices.Contains(chosen, a.Function) {
 			field.Metadata = of.Metadata
 		}
 		fields = append(fields, field)
@@ -355,6 +358,9 @@ func narrow(c *Call, wide []float64) []float32 {
 	return out
 }
 
+// leastWhole is -2^127. It is its own negative, so FitsInPrecision takes it for a small number.
+var leastWhole = decimal128.New(math.MinInt64, 0)
+
 // decimals returns sums of decimals, which must fit their type.
 func (g *groups) decimals(a *array.Decimal128, valid bitmap, kind arrow.DataType) (arrow.Array, error) {
 	out, wide := Room[decimal128.Num](g.Call, g.count), false
@@ -363,7 +369,7 @@ func (g *groups) decimals(a *array.Decimal128, valid bitmap, kind arrow.DataType
 		for i, n := range g.numbers[from:to] {
 			if valid.has(from + i) {
 				out[n] = out[n].Add(values[from+i])
-				wide = wide || !out[n].FitsInPrecision(maxDigits)
+				wide = wide || !out[n].FitsInPrecision(maxDigits) || out[n] == leastWhole
 			}
 		}
 	})
