@@ -75,28 +75,36 @@ func (t *Term) end() {
 
 // Leads returns nil if no other peer has led before the call. Most peers are asked unless they have
 // followed lately: one that was stopped for longer than that learns here that another one leads.
-// The clock is the monotonic one of this machine, which must not stand still with the process.
+// The clock is the monotonic one of this machine, which must not stand still with the process. An
+// answer that takes longer than messageTime, for example since the disk stands still, counts as no.
 func (t *Term) Leads(ctx context.Context) error {
 	if t.isFollowed() {
 		return nil
 	}
+	waiting, cancel := context.WithTimeout(ctx, messageTime)
+	defer cancel()
 	select {
 	case t.asking <- struct{}{}:
-	case <-ctx.Done():
-		return ctx.Err()
+	case <-waiting.Done():
+		return t.unknown(ctx)
 	}
 	defer func() { <-t.asking }()
 	if t.isFollowed() {
 		return nil
 	}
 	begun := time.Now()
-	err := t.peer.propose(ctx, func() raft.Future { return t.peer.raft.VerifyLeader() })
-	switch {
-	case err == nil && !isClosed(t.lost) && t.peer.raft.CurrentTerm() == t.elected:
+	err := t.peer.propose(waiting, func() raft.Future { return t.peer.raft.VerifyLeader() })
+	if err == nil && !isClosed(t.lost) && t.peer.raft.CurrentTerm() == t.elected {
 		t.confirmed.Store(&begun)
 		return nil
-	case ctx.Err() != nil:
-		return ctx.Err()
+	}
+	return t.unknown(ctx)
+}
+
+// unknown returns the error of a call for which it was not found out that this peer leads.
+func (t *Term) unknown(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
 	}
 	return leader.Refusal(t.peer.Leader())
 }
