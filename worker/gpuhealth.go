@@ -21,6 +21,9 @@ import (
 type GPUMonitor interface {
 	// Sample returns the state of the GPU with the given UUID.
 	Sample(uuid string) (topology.Sample, error)
+	// PCIe measures what the GPU carries over PCIe, for some 10 ms: its counters wrap too often for
+	// sums. Nil: it is not known.
+	PCIe(uuid string) *topology.Rates
 	// Watch reports the events of all GPUs, until the context ends.
 	Watch(ctx context.Context, report func(topology.Event)) error
 }
@@ -154,8 +157,8 @@ func (h *gpuHealth) sample() {
 	if s.NVLink != nil {
 		g.NvLinkReceivedBytes, g.NvLinkSentBytes = &s.NVLink.ReceivedBytes, &s.NVLink.SentBytes
 	}
-	if s.PCIe != nil {
-		g.PcieReceivedBytesPerSecond, g.PcieSentBytesPerSecond = &s.PCIe.Received, &s.PCIe.Sent
+	if carries := h.config.GPUMonitor.PCIe(h.uuid); carries != nil {
+		g.PcieReceivedBytesPerSecond, g.PcieSentBytesPerSecond = &carries.Received, &carries.Sent
 	}
 	var who []string
 	for _, p := range s.Processes {

@@ -22,6 +22,8 @@ type monitor struct{ events chan topology.Event }
 
 func (m *monitor) Sample(string) (topology.Sample, error) { return topology.Sample{UsedBytes: 1}, nil }
 
+func (m *monitor) PCIe(string) *topology.Rates { return nil }
+
 func (m *monitor) Watch(ctx context.Context, report func(topology.Event)) error {
 	for {
 		select {

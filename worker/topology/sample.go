@@ -14,10 +14,9 @@ type Sample struct {
 	// CorrectedECC and UncorrectedECC are counted since the driver was loaded.
 	CorrectedECC, UncorrectedECC uint64
 	Processes                    []Process
-	// NVLink counts the bytes of all NVLinks since the driver was loaded. PCIe is measured during
-	// the sample, since its counters wrap too often for sums. Nil: the driver does not count them.
+	// NVLink counts the bytes of all NVLinks since the driver was loaded. Nil: the driver does not
+	// count them.
 	NVLink *Carried
-	PCIe   *Rates
 }
 
 // Carried counts the bytes that a GPU has received and sent.

@@ -215,7 +215,7 @@ func (n *NVML) refusal(status int, r code) string {
 }
 
 // Sample returns the state of a GPU or a MIG instance. Values that the driver does not report are 0
-// or nil. It waits for pcieWindow.
+// or nil.
 func (n *NVML) Sample(uuid string) (topology.Sample, error) {
 	var s topology.Sample
 	d, r := n.library.byUUID(uuid)
@@ -258,7 +258,7 @@ func (n *NVML) Sample(uuid string) (topology.Sample, error) {
 			s.Processes = append(s.Processes, topology.Process{PID: p.pid, UsedBytes: used})
 		}
 	}
-	s.NVLink, s.PCIe = carried(d), pcieRates(d)
+	s.NVLink = carried(d)
 	return s, nil
 }
 
@@ -290,8 +290,13 @@ const (
 	microsPerSecond = 1e6
 )
 
-// pcieRates measures the traffic over PCIe. It returns nil if the driver does not count it.
-func pcieRates(d card) *topology.Rates {
+// PCIe measures what a GPU carries over PCIe now, which takes pcieWindow or a few times that. It
+// returns nil if the driver does not count it.
+func (n *NVML) PCIe(uuid string) *topology.Rates {
+	d, r := n.library.byUUID(uuid)
+	if r != success {
+		return nil
+	}
 	look := func() ([]value, bool) {
 		return counters(d, field{id: fieldPCIeReceived}, field{id: fieldPCIeSent})
 	}

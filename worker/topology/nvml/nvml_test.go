@@ -204,20 +204,20 @@ func TestSample(t *testing.T) {
 
 // The counters of NVLink are sums. Those of PCIe have 32 bits, so that only two looks shortly after
 // each other give a rate.
-func TestSampleCountsTheBytesOfLinks(t *testing.T) {
+func TestTheBytesOfLinksAreCounted(t *testing.T) {
 	s := dgx()
 	d := s.cards[2]
 	n := &NVML{library: s}
-	sample := func() topology.Sample {
+	links := func() (*topology.Carried, *topology.Rates) {
 		t.Helper()
 		got, err := n.Sample(d.id)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return got
+		return got.NVLink, n.PCIe(d.id)
 	}
-	if got := sample(); got.NVLink != nil || got.PCIe != nil {
-		t.Errorf("without counters: %+v, %+v", got.NVLink, got.PCIe)
+	if nvLink, pcie := links(); nvLink != nil || pcie != nil {
+		t.Errorf("without counters: %+v, %+v", nvLink, pcie)
 	}
 	looks := map[uint32]int64{}
 	period := int64(10_000)
@@ -236,14 +236,14 @@ func TestSampleCountsTheBytesOfLinks(t *testing.T) {
 		}
 		return value{code: notSupported}
 	}
-	if got := sample(); got.NVLink == nil || *got.NVLink != (topology.Carried{ReceivedBytes: 1 << 50, SentBytes: 5120}) ||
-		got.PCIe == nil || *got.PCIe != (topology.Rates{Received: 50_000_000, Sent: 1000}) {
-		t.Errorf("%+v, %+v", got.NVLink, got.PCIe)
+	if nvLink, pcie := links(); nvLink == nil || *nvLink != (topology.Carried{ReceivedBytes: 1 << 50, SentBytes: 5120}) ||
+		pcie == nil || *pcie != (topology.Rates{Received: 50_000_000, Sent: 1000}) {
+		t.Errorf("%+v, %+v", nvLink, pcie)
 	}
 	// On a busy machine the looks are too far apart: the counter may have wrapped between them.
 	period = 40_000
-	if got := sample(); got.PCIe != nil || got.NVLink == nil {
-		t.Errorf("looks too far apart: %+v, %+v", got.NVLink, got.PCIe)
+	if nvLink, pcie := links(); pcie != nil || nvLink == nil {
+		t.Errorf("looks too far apart: %+v, %+v", nvLink, pcie)
 	}
 	all := d.counts
 	d.counts = func(f field) value {
@@ -252,8 +252,8 @@ func TestSampleCountsTheBytesOfLinks(t *testing.T) {
 		}
 		return all(f)
 	}
-	if got := sample(); got.NVLink != nil || got.PCIe != nil {
-		t.Errorf("with one direction: %+v, %+v", got.NVLink, got.PCIe)
+	if nvLink, pcie := links(); nvLink != nil || pcie != nil {
+		t.Errorf("with one direction: %+v, %+v", nvLink, pcie)
 	}
 }
 
@@ -361,6 +361,6 @@ func TestGPUTopologyOfThisMachine(t *testing.T) {
 		if err != nil || s.TotalBytes == 0 {
 			t.Errorf("sample %+v, %v", s, err)
 		}
-		t.Logf("sample %+v, NVLink %+v, PCIe %+v", s, s.NVLink, s.PCIe)
+		t.Logf("sample %+v, NVLink %+v, PCIe %+v", s, s.NVLink, n.PCIe(d.UUID))
 	}
 }
