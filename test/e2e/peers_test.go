@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
@@ -400,8 +401,19 @@ func TestAStoppedLeaderTellsNothingOld(t *testing.T) {
 		before, err = get()
 		return err == nil && before.GetFound()
 	})
-	if err := r.each[led].cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+	process := r.each[led].cmd.Process
+	if err := process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
+	}
+	// Until all of its threads stand still, it may rightly tell the old value.
+	for {
+		err := unix.Waitid(unix.P_PID, process.Pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, unix.EINTR) {
+			t.Fatal(err)
+		}
 	}
 	var waiting sync.WaitGroup
 	for range 200 {
@@ -412,7 +424,7 @@ func TestAStoppedLeaderTellsNothingOld(t *testing.T) {
 		})
 	}
 	set("new")
-	if err := r.each[led].cmd.Process.Signal(syscall.SIGCONT); err != nil {
+	if err := process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
 	waiting.Wait()
