@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// testsOf matches the tests of one place in a table of statements: a package with its tests in Go,
-// or a file with its tests in Python.
+// statementPlace matches one place in a table of statements: a package with its tests in Go, or a
+// file with its tests in Python. statementTest matches the name of one test.
 var (
 	statementPlace = regexp.MustCompile(`^([a-z0-9/]+|test_[a-z]+\.py) ((?:` + "`[A-Za-z_]+`" + `(?:, )?)+)$`)
 	statementTest  = regexp.MustCompile("`([A-Za-z_]+)`")
