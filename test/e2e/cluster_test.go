@@ -114,10 +114,16 @@ func (b *lockedBuffer) String() string {
 	return b.buf.String()
 }
 
-// environment returns our environment without the settings of Millrace, and without GPUs unless a
-// flag asks for them.
+// patience is the settings that let commands, schedulers and workers go on where processes stand
+// still for seconds. Tests of limits set their own.
+var patience = []string{
+	"MILLRACE_TIMEOUT=" + eventTimeout.String(), "MILLRACE_WORKER_LEASE=1m", "MILLRACE_RESTART_GRACE=10m", "MILLRACE_DEATH_TIMEOUT=10m", "MILLRACE_ELECTION_TIMEOUT=3s",
+}
+
+// environment returns our environment without the settings of Millrace, but with patience, and
+// without GPUs unless a flag asks for them.
 func environment(add ...string) []string {
-	env := []string{"MILLRACE_DEVICE=host"}
+	env := append([]string{"MILLRACE_DEVICE=host"}, patience...)
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "MILLRACE_") {
 			env = append(env, v)

@@ -22,12 +22,13 @@ func TestTheModelExplainsAKilledScheduler(t *testing.T) {
 	if !testing.Short() {
 		kills, calls = 10, 300
 	}
-	// All workers come back, however slow the machine is.
-	scheduler := withJournal(t, "--restart-grace", "10m")
+	scheduler := withJournal(t)
 	scheduler.workers(t, scheduler.dial(t))
 	history := new(model.History)
 	var over atomic.Bool
-	ctx := metadata.AppendToOutgoingContext(soon(t), "authorization", "Bearer t0ken")
+	all, cancel := context.WithTimeout(t.Context(), 4*eventTimeout)
+	defer cancel()
+	ctx := metadata.AppendToOutgoingContext(all, "authorization", "Bearer t0ken")
 	var players sync.WaitGroup
 	defer players.Wait()
 	defer over.Store(true)

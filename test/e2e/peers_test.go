@@ -22,9 +22,6 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// patience lets schedulers and workers go on where processes stand still for seconds.
-var patience = []string{"MILLRACE_ELECTION_TIMEOUT=3s", "MILLRACE_DEATH_TIMEOUT=10m"}
-
 // unusableDirectory is the exit code of a scheduler that was removed from the others, or cannot use
 // its directory.
 const unusableDirectory = 9
@@ -45,7 +42,7 @@ type peer struct {
 // peersAt chooses addresses for n schedulers, of which none runs.
 func peersAt(t *testing.T, n int) *peers {
 	t.Helper()
-	r := &peers{restarted: &restarted{env: append([]string{"MILLRACE_TOKEN=t0ken"}, patience...)}}
+	r := &peers{restarted: &restarted{env: []string{"MILLRACE_TOKEN=t0ken"}}}
 	var clients []string
 	for range n {
 		p := &peer{own: fixedAddress(t), client: fixedAddress(t), page: fixedAddress(t), journal: filepath.Join(t.TempDir(), "journal")}

@@ -64,7 +64,7 @@ func runBlocks(t *testing.T, blocks ...string) string {
 	})
 	cmd := exec.CommandContext(soon(t), "bash", "-euc", block+"\nwait\n")
 	cmd.Dir = dir
-	cmd.Env = environment(append(patience, "MILLRACE_PYTHON="+python(), "PATH="+bin+":"+os.Getenv("PATH"))...)
+	cmd.Env = environment("MILLRACE_PYTHON="+python(), "PATH="+bin+":"+os.Getenv("PATH"))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	var out, log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &log

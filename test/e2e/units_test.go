@@ -101,7 +101,6 @@ func TestUnitsDoNotRestartInVain(t *testing.T) {
 func TestUnitsOfThreeSchedulers(t *testing.T) {
 	t.Parallel()
 	u := &units{restarted: &restarted{}, state: t.TempDir(), written: map[string]string{}}
-	u.env = append(u.env, patience...)
 	for _, name := range []string{"MILLRACE_TOKEN", "MILLRACE_PEERS", "MILLRACE_ADDRESS"} {
 		u.env = append(u.env, name+"="+u.value(t, "cluster.env", name, ""))
 	}
