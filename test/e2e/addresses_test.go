@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	millrace "github.com/millrace/millrace/clients/go"
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/leader/leadertest"
 )
 
@@ -51,11 +50,7 @@ func TestAGraphGoesOnAtAnotherAddress(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	submitted(t, c, millrace.Native("bench.sleep"), "sleep", 4.0)
-	within(t, "a worker sleeps", func() bool {
-		task, err := c.Task(soon(t), "sleep")
-		return err == nil && task.GetState() == millracev1.TaskState_TASK_STATE_RUNNING
-	})
+	running := occupied(t, c, "busy")
 	for i, f := range inputs {
 		sums = append(sums, submitted(t, c, millrace.Python("operator:add"), fmt.Sprint("sum", i), f, inputs[(i+1)%parts]))
 	}
@@ -79,7 +74,8 @@ func TestAGraphGoesOnAtAnotherAddress(t *testing.T) {
 	for i := range parts {
 		firstAttempt(t, c, fmt.Sprint("part", i))
 	}
-	firstAttempt(t, c, "sleep")
+	running.ends(t)
+	firstAttempt(t, c, running.Key())
 	if err := lock.Release(soon(t)); err != nil {
 		t.Error(err)
 	}

@@ -100,6 +100,47 @@ func (r *restarted) workers(t *testing.T, c *millrace.Client) *started {
 	return w
 }
 
+// busy is a task that runs until the test ends it. A task that sleeps could end before a busy
+// machine looks whether it runs.
+type busy struct {
+	*millrace.Future
+	// file is there for as long as the task runs.
+	file string
+}
+
+// occupied submits a task that runs until it is told to end, and returns when it runs.
+func occupied(t *testing.T, c *millrace.Client, key string) *busy {
+	t.Helper()
+	b := &busy{file: filepath.Join(t.TempDir(), key)}
+	if err := os.WriteFile(b.file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code := fmt.Sprintf("len([__import__('time').sleep(0.02) for _ in iter(lambda: __import__('os').path.exists(%q), False)]) * 0", b.file)
+	b.Future = submitted(t, c, millrace.Python("builtins:eval"), key, code)
+	within(t, "the task "+key+" runs", func() bool {
+		task, err := c.Task(soon(t), key)
+		return err == nil && task.GetState() == millracev1.TaskState_TASK_STATE_RUNNING
+	})
+	return b
+}
+
+// end lets the task end.
+func (b *busy) end(t *testing.T) {
+	t.Helper()
+	if err := os.Remove(b.file); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ends lets the task end, and waits until it has a result.
+func (b *busy) ends(t *testing.T) {
+	t.Helper()
+	b.end(t)
+	if err := b.Wait(soon(t)); err != nil {
+		t.Errorf("the task %s: %v", b.Key(), err)
+	}
+}
+
 // afterRestart is the number of the first attempt that a scheduler makes after its first restart.
 const afterRestart = 4097
 
@@ -137,24 +178,17 @@ func TestAGraphOutlivesItsScheduler(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range 2 {
-		submitted(t, c, millrace.Native("bench.sleep"), fmt.Sprint("sleep", i), 4.0)
-	}
-	within(t, "both workers sleep", func() bool {
-		for i := range 2 {
-			task, err := c.Task(soon(t), fmt.Sprint("sleep", i))
-			if err != nil || task.GetState() != millracev1.TaskState_TASK_STATE_RUNNING {
-				return false
-			}
-		}
-		return true
-	})
+	// Both workers are busy.
+	running := []*busy{occupied(t, c, "busy0"), occupied(t, c, "busy1")}
 	for i, f := range inputs {
 		sums = append(sums, submitted(t, c, millrace.Python("operator:add"), fmt.Sprint("sum", i), f, inputs[(i+1)%parts]))
 	}
 
 	scheduler.restart(t)
 
+	for _, b := range running {
+		b.ends(t)
+	}
 	for i, f := range sums {
 		a, err := f.Array(soon(t))
 		if err != nil {
@@ -177,8 +211,8 @@ func TestAGraphOutlivesItsScheduler(t *testing.T) {
 	for i := range parts {
 		firstAttempt(t, c, fmt.Sprint("part", i))
 	}
-	for i := range 2 {
-		firstAttempt(t, c, fmt.Sprint("sleep", i))
+	for _, b := range running {
+		firstAttempt(t, c, b.Key())
 	}
 	firstAttempt(t, c, "failed")
 	if text := scheduler.log.String(); !strings.Contains(text, "goes on from its journal") {
