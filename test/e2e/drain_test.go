@@ -192,15 +192,23 @@ func TestWorkerIsKilledInTheMiddleOfItsDrain(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, stderr, code := c.command(t, "", "drain", "large-0", "--wait", "--timeout", "8s"); code != 6 || !strings.Contains(stderr, "stay") || !strings.Contains(stderr, "has room for") {
-		t.Errorf("exit code %d: %s", code, stderr)
-	}
-	w := workerOf(t, client, "large-0")
-	d := w.GetDrain()
-	if w.GetState() != millracev1.WorkerState_WORKER_STATE_DRAINING || d.GetCopiedObjects() < few || d.GetStayingObjects() == 0 ||
-		d.GetCopiedObjects()+d.GetRemainingObjects() != few+many || d.GetStayingObjects() != d.GetRemainingObjects() {
-		t.Fatalf("the drain: %v", w)
-	}
+	c.succeed(t, "drain", "large-0", "-o", "json")
+	var d *millracev1.WorkerDrain
+	within(t, "all scattered results are copied, and nothing more can be", func() bool {
+		w := workerOf(t, client, "large-0")
+		if d = w.GetDrain(); w.GetState() != millracev1.WorkerState_WORKER_STATE_DRAINING {
+			t.Fatalf("the drain: %v", w)
+		}
+		return d.GetCopiedObjects() >= few && d.GetCopiedObjects()+d.GetRemainingObjects() == few+many &&
+			d.GetStayingObjects() > 0 && d.GetStayingObjects() == d.GetRemainingObjects()
+	})
+	within(t, "the command that waits says why it waits in vain", func() bool {
+		_, stderr, code := c.command(t, "", "drain", "large-0", "--wait", "--timeout", "8s")
+		if code != 6 {
+			t.Fatalf("exit code %d: %s", code, stderr)
+		}
+		return strings.Contains(stderr, "stay") && strings.Contains(stderr, "has room for")
+	})
 	if o := d.GetStaying()[0]; o.GetKey() == "" || o.GetBytes() < 8*size || !strings.Contains(o.GetReason(), "host-0, has room for") {
 		t.Errorf("it stays: %v", o)
 	}

@@ -96,15 +96,15 @@ func TestExplainTellsWhatMemoryATaskWaitsFor(t *testing.T) {
 	if err := client.Flush(ctx); err != nil {
 		t.Fatal(err)
 	}
-	var text string
-	for ctx.Err() == nil && !strings.Contains(text, "for memory") {
-		text, _, _ = c.command(t, "", "explain", "late", "--namespace", namespace(t))
-	}
-	for _, want := range []string{"for memory: 16 MiB for its result, behind 0 others", "slab: 20", "of 32 MiB in use", "most is held by the result of t", "(20 MiB)"} {
-		if !strings.Contains(text, want) {
-			t.Errorf("explain does not say %q:\n%s", want, text)
+	within(t, "explain tells all of it", func() bool {
+		text, _, _ := c.command(t, "", "explain", "late", "--namespace", namespace(t))
+		for _, want := range []string{"for memory: 16 MiB for its result, behind 0 others", "slab: 20", "of 32 MiB in use", "most is held by the result of t", "(20 MiB)"} {
+			if !strings.Contains(text, want) {
+				return false
+			}
 		}
-	}
+		return true
+	})
 	kept.Release()
 	if err := late.Wait(ctx); err != nil {
 		t.Error(err)

@@ -29,7 +29,7 @@ func TestReductionOverMoreThanTheSlabs(t *testing.T) {
 	slab, elements := total/16, total/chunks/8
 	directory := t.TempDir()
 	c := startCluster(t, "--workers", "2", "--slots", "1", "--memory-limit", strconv.Itoa(slab), "--spill-limit", strconv.Itoa(2*total), "--local-directory", directory)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(*reductionGiB)*eventTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(*reductionGiB)*3*eventTimeout)
 	defer cancel()
 	client, err := millrace.Dial(ctx, millrace.WithSchedulerFile(c.file))
 	if err != nil {

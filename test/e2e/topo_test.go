@@ -19,28 +19,33 @@ func TestTopoShowsPathsAndRates(t *testing.T) {
 			if err := c.WaitForWorkers(ctx, 2); err != nil {
 				t.Fatal(err)
 			}
-			made, err := c.Submit(ctx, millrace.Native("array.full"), millrace.Args([]any{1 << 20}, 1.5), millrace.WithWorkers("host-0"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			for range 3 {
-				sum, err := c.Submit(ctx, millrace.Native("array.reduce"), millrace.Args(made, "sum"), millrace.WithWorkers("host-1"))
+			var pairs []any
+			// On a busy machine a better path may not answer in time, and is tried again later.
+			within(t, "topo shows the pair, with its path and a rate", func() bool {
+				made, err := c.Submit(ctx, millrace.Native("array.full"), millrace.Args([]any{1 << 20}, 1.5), millrace.WithWorkers("host-0"))
 				if err != nil {
 					t.Fatal(err)
 				}
-				if v, err := sum.Value(ctx); err != nil {
-					t.Fatalf("%v %v", v, err)
+				defer made.Release()
+				for range 3 {
+					sum, err := c.Submit(ctx, millrace.Native("array.reduce"), millrace.Args(made, "sum"), millrace.WithWorkers("host-1"))
+					if err != nil {
+						t.Fatal(err)
+					}
+					if v, err := sum.Value(ctx); err != nil {
+						t.Fatalf("%v %v", v, err)
+					}
 				}
-			}
-			var pairs []any
-			within(t, "topo shows the pair", func() bool {
 				pairs, _ = up.succeed(t, "topo", "--json", "--probe=false")["pairs"].([]any)
-				return len(pairs) > 0
+				if len(pairs) == 0 {
+					return false
+				}
+				p, _ := pairs[0].(map[string]any)
+				rate, _ := p["gb_per_s"].(float64)
+				better, _ := p["better"].([]any)
+				return p["path"] == tc.path && rate > 0 && len(better) == 0
 			})
-			p, _ := pairs[0].(map[string]any)
-			better, _ := p["better"].([]any)
-			rate, _ := p["gb_per_s"].(float64)
-			if len(pairs) != 1 || p["reader"] != "host-1" || p["source"] != "host-0" || p["path"] != tc.path || rate <= 0 || len(better) != 0 {
+			if p, _ := pairs[0].(map[string]any); len(pairs) != 1 || p["reader"] != "host-1" || p["source"] != "host-0" {
 				t.Errorf("%v", pairs)
 			}
 			// The other direction is probed.
