@@ -1,11 +1,9 @@
 package millrace
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
@@ -193,8 +191,7 @@ func TestAHoldThatExistsIsHeardOfAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	heard(t, c)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
+	ctx := soon(t)
 	futures, err := c.HoldKeys(ctx, "held")
 	if err != nil {
 		t.Fatal(err)
@@ -206,8 +203,7 @@ func TestAHoldThatExistsIsHeardOfAgain(t *testing.T) {
 
 func TestAReleasedKeyMayBeHeldAtOnce(t *testing.T) {
 	owner, c := dialCluster(t), dialCluster(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
-	defer cancel()
+	ctx := soon(t)
 	kept := submitTo(t, owner, "core.identity", Args(7), WithKey("kept"))
 	if err := kept.Wait(ctx); err != nil {
 		t.Fatal(err)

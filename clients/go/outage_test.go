@@ -82,7 +82,7 @@ func (s *quietScheduler) Watch(_ *millracev1.WatchRequest, stream grpc.ServerStr
 		return err
 	}
 	if s.watches == 1 {
-		time.Sleep(s.quiet) // the fault itself: a stream without messages for this long
+		time.Sleep(s.quiet) // of the test's own clock: a stream without messages for this long
 		return status.Error(codes.Unavailable, "broken")
 	}
 	return nil
@@ -115,17 +115,19 @@ func dialScheduler(t *testing.T, scheduler millracev1.SchedulerServiceServer, op
 
 // The retry timeout limits an outage, not the time without changes before it.
 func TestAQuietWatchIsResumed(t *testing.T) {
-	c := dialScheduler(t, &quietScheduler{quiet: 400 * time.Millisecond}, WithRetryTimeout(200*time.Millisecond))
-	var revisions []uint64
-	for batch, err := range c.Watch(soon(t), WatchOptions{Workers: true}) {
-		if err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		c := dialScheduler(t, &quietScheduler{quiet: 400 * time.Millisecond}, WithRetryTimeout(200*time.Millisecond))
+		var revisions []uint64
+		for batch, err := range c.Watch(t.Context(), WatchOptions{Workers: true}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			revisions = append(revisions, batch.GetCatalogRevision())
 		}
-		revisions = append(revisions, batch.GetCatalogRevision())
-	}
-	if !slices.Equal(revisions, []uint64{1, 2}) {
-		t.Errorf("revisions %v", revisions)
-	}
+		if !slices.Equal(revisions, []uint64{1, 2}) {
+			t.Errorf("revisions %v", revisions)
+		}
+	})
 }
 
 // restartedScheduler is another life at the second Watch. Its catalogue has come to the revision of

@@ -69,8 +69,19 @@ func slowWorker(t *testing.T, address string) (accepted <-chan struct{}, stop fu
 }
 
 // A worker that does not answer delays only those that want its own data. Another one is reached
-// meanwhile.
+// meanwhile. A busy machine may need several tries.
 func TestASlowWorkerDelaysNoOther(t *testing.T) {
+	for deadline := time.Now().Add(eventTimeout); !delaysNoOther(t); {
+		if time.Now().After(deadline) {
+			t.Fatal("a worker that does not answer delays the others")
+		}
+	}
+}
+
+// delaysNoOther returns whether another worker was reached long before the wait for a slow one had
+// an end.
+func delaysNoOther(t *testing.T) (quick bool) {
+	t.Helper()
 	address := fmt.Sprintf("slow-%d:1", os.Getpid())
 	accepted, stop := slowWorker(t, address)
 	c := new(Client)
@@ -94,10 +105,10 @@ func TestASlowWorkerDelaysNoOther(t *testing.T) {
 	}()
 	select {
 	case <-other:
+		quick = true
 	case <-time.After(shareTimeout / 2):
-		t.Error("a worker that does not answer delays the others")
 	}
-	if n := len(accepted); n > 0 {
+	if n := len(accepted); quick && n > 0 {
 		t.Errorf("the slow worker was asked %d times at once", n+1)
 	}
 	stop()
@@ -106,6 +117,7 @@ func TestASlowWorkerDelaysNoOther(t *testing.T) {
 	if paths := c.DataPaths(); len(paths) != 2 {
 		t.Errorf("%v", paths)
 	}
+	return quick
 }
 
 // A caller that gave up does not count as a worker's refusal.
@@ -113,13 +125,16 @@ func TestACallersEndIsNoRefusal(t *testing.T) {
 	address := fmt.Sprintf("slow-%d:2", os.Getpid())
 	accepted, stop := slowWorker(t, address)
 	p := new(sharePool)
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if s := p.get(ctx, address, false); s != nil {
-		t.Error("it has shared its memory")
-	}
-	<-accepted
+	ctx, giveUp := context.WithCancel(t.Context())
 	var all sync.WaitGroup
+	all.Go(func() {
+		if s := p.get(ctx, address, false); s != nil {
+			t.Error("it has shared its memory")
+		}
+	})
+	<-accepted
+	giveUp()
+	all.Wait()
 	all.Go(func() {
 		if s := p.get(soon(t), address, false); s != nil {
 			t.Error("it has shared its memory")
@@ -127,7 +142,7 @@ func TestACallersEndIsNoRefusal(t *testing.T) {
 	})
 	select {
 	case <-accepted:
-	case <-time.After(shareTimeout):
+	case <-time.After(eventTimeout):
 		t.Error("it is not asked again")
 	}
 	stop()
