@@ -32,9 +32,11 @@ func TestMainJobBetweenHosts(t *testing.T) {
 			t.Fatalf("the main job did not end with ok: %v", err)
 		}
 		for _, name := range []string{"w1-0", "w2-0"} {
-			if w := c.awaitWorker(name); w.GetFinishedTasks() == 0 || w.GetReceivedBytes() == 0 || w.GetSentBytes() == 0 {
-				t.Errorf("%s did not take part: %d tasks, %d bytes in, %d out", name, w.GetFinishedTasks(), w.GetReceivedBytes(), w.GetSentBytes())
-			}
+			// A worker reports its bytes some time after they travelled.
+			c.until(name+" took part: it reports tasks, bytes in and bytes out", func() bool {
+				w := c.awaitWorker(name)
+				return w.GetFinishedTasks() > 0 && w.GetReceivedBytes() > 0 && w.GetSentBytes() > 0
+			})
 		}
 		c.awaitRoute(p, "w2-0", "w1-0")
 	})
