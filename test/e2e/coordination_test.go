@@ -15,7 +15,7 @@ func TestGrpcurlCoordinates(t *testing.T) {
 		t.Helper()
 		return decode(t, grpcurl(t, data, "millrace.v1.CoordinationService/"+method))
 	}
-	opened := rpc(t, "OpenClient", `{"name": "by hand"}`)
+	opened := rpc(t, "OpenClient", `{"name": "by hand", "leaseTtl": "600s"}`)
 	client, _ := opened["client"].(map[string]any)
 	id, _ := client["clientId"].(string)
 	call("SetVariable", `{"name":"step","value":{"value":{"intValue":"3"}}}`)
