@@ -57,18 +57,20 @@ func makeAgain(t *testing.T, root string, all map[string]content) {
 // never panics: it is as if nothing had happened, or an error that names the file and the remedy.
 func TestADamagedDirectoryIsSaid(t *testing.T) {
 	c := newCluster(t, Config{Heartbeat: 5 * time.Second})
-	_, term := c.lead()
-	for i := range 3 {
-		if err := write(term, "file", strings.Repeat("text", 100)); err != nil {
-			t.Fatal(err)
+	_, term := c.leading(func(_ int, term *Term) error {
+		for i := range 3 {
+			if err := write(term, "file", strings.Repeat("text", 100)); err != nil {
+				return err
+			}
+			if i == 1 {
+				until(t, "a snapshot is taken", func() bool {
+					err := term.peer.raft.Snapshot().Error()
+					return err == nil || errors.Is(err, raft.ErrNothingNewToSnapshot)
+				})
+			}
 		}
-		if i == 1 {
-			until(t, "a snapshot is taken", func() bool {
-				err := term.peer.raft.Snapshot().Error()
-				return err == nil || errors.Is(err, raft.ErrNothingNewToSnapshot)
-			})
-		}
-	}
+		return nil
+	})
 	root := filepath.Join(term.peer.config.Directory.Path(), raftName)
 	for i := range names {
 		c.stop(i)
