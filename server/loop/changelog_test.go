@@ -7,10 +7,11 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/internal/leaktest"
 	"github.com/millrace/millrace/server/sched"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(leaktest.Patient{M: m}) }
 
 func TestALogThatNobodyReadsIsBoundedByTheTasks(t *testing.T) {
 	var log changeLog

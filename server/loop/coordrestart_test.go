@@ -73,10 +73,9 @@ func TestLocksOutliveTheScheduler(t *testing.T) {
 // A lease that ends after a restart takes its locks with it.
 func TestALeaseThatEndsAfterARestartEndsItsLocks(t *testing.T) {
 	s := fresh(t)
-	short, err := s.OpenClient(t.Context(), schedapi.ClientSpec{Name: "short", Namespace: "n", TTL: time.Second})
-	s.must(err)
+	short := s.openShort("short")
 	b := s.open("b")
-	s.ask(schedapi.Place{Client: short.ID}, acquire("1", "l"))
+	s.ask(schedapi.Place{Client: short}, acquire("1", "l"))
 	s = s.restart()
 	call := acquire("2", "l")
 	call.Wait = time.Hour

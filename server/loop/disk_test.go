@@ -245,10 +245,9 @@ func TestAReleaseThatTheDiskRefusesMustBeRepeated(t *testing.T) {
 	s := fresh(t)
 	ctx := t.Context()
 	stays := s.open("stays")
-	opened, err := s.OpenClient(ctx, schedapi.ClientSpec{Name: "ends", Namespace: "n", TTL: time.Second})
-	s.must(err)
+	ends := s.openShort("ends")
 	w := s.join("w", nil)
-	k, e := s.submit(stays, "k"), s.submit(opened.ID, "e")
+	k, e := s.submit(stays, "k"), s.submit(ends, "e")
 	w.succeed(k)
 	w.succeed(e)
 	s.must(s.Recorded(ctx))
@@ -267,7 +266,7 @@ func TestAReleaseThatTheDiskRefusesMustBeRepeated(t *testing.T) {
 			t.Error("with a full disk a released task stays")
 		}
 	}
-	_ = s.CloseClient(ctx, opened.ID) // It fails, too.
+	_ = s.CloseClient(ctx, ends) // It fails, too.
 	if known(e) {
 		t.Error("with a full disk the task of a client that was closed stays")
 	}
@@ -300,7 +299,7 @@ func TestAStartWaitsForItsRecord(t *testing.T) {
 		d := newDirectory(t)
 		d.fault, d.sound = errDisk, 1 // The head of the first segment can be written.
 		d.failed = make(chan struct{}, 1)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		l := loop.New(loop.Config{Cluster: schedapi.Cluster{Life: 1}})
 		restored := make(chan error, 1)
@@ -401,7 +400,7 @@ func TestCallsWithoutACallerWaitForNoDisk(t *testing.T) {
 				if !errors.Is(err, context.Canceled) {
 					t.Errorf("%s ends with %v", name, err)
 				}
-			case <-time.After(time.Minute):
+			case <-time.After(patience):
 				t.Fatalf("%s waits for the disk although its caller is gone; task %v", name, k)
 			}
 		}

@@ -13,8 +13,8 @@ import (
 // An attempt that no message can carry fails its task. Otherwise the task would be assigned again
 // and again.
 func TestAnUndeliverableAttemptFailsItsTask(t *testing.T) {
-	l := loop.New(loop.Config{})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	l := loop.New(loop.Config{Cluster: schedapi.Cluster{WorkerLease: patience}})
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	ended := make(chan struct{})
 	go func() { defer close(ended); l.Run(ctx) }()
 	defer func() { cancel(); <-ended }()
