@@ -86,8 +86,11 @@ func TestALockGoesFromClientToClientInTheOrderOfTheCalls(t *testing.T) {
 }
 
 func TestASilentClientLosesItsLocks(t *testing.T) {
-	c := start(t, server.Config{})
-	ctx := timeout(t)
+	virtual(t, testASilentClientLosesItsLocks)
+}
+
+func testASilentClientLosesItsLocks(c *cluster) {
+	t, ctx := c.t, timeout(c.t)
 	locks := pb.NewCoordinationServiceClient(c.conn)
 	opened, err := c.client.OpenClient(ctx, &pb.OpenClientRequest{LeaseTtl: durationpb.New(time.Second)})
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
@@ -220,12 +219,7 @@ func TestASnapshotOfManyFailedTasksComesInParts(t *testing.T) {
 			Error: &pb.TaskError{Reason: "PYTHON_EXCEPTION", Message: strings.Repeat("m", 1<<20), Traceback: traceback,
 				Metadata: map[string]string{strings.Repeat("n", 10_000): strings.Repeat("v", 10_000)}}}
 	})
-	// The lease outlives the time in which the client sends nothing, also on a very busy machine.
-	opened, err := c.client.OpenClient(ctx, &pb.OpenClientRequest{Name: "test", LeaseTtl: durationpb.New(testTimeout)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	id := opened.GetClient().GetClientId()
+	id := c.open(ctx)
 	tasks := 600
 	if testing.Short() {
 		tasks = 250

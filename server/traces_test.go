@@ -225,6 +225,9 @@ func TestGraphsAreTracedBelowTheSpansOfClients(t *testing.T) {
 				}
 				return found
 			}
+			to.until(ctx, func(*tracepb.Span) bool {
+				return len(below(first, "bench.noop")) >= 2 && len(below(second, "bench.noop")) >= 2
+			})
 			good, bad := below(first, "bench.noop"), below(second, "bench.noop")
 			if len(good) != 2 || len(bad) != 2 {
 				t.Fatalf("%d and %d attempts among %v", len(good), len(bad), to.seen)

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
@@ -24,28 +25,32 @@ type cluster struct {
 	client  pb.SchedulerServiceClient
 	workers workerv1.WorkerServiceClient
 	conn    *grpc.ClientConn
+	// lease is the time to live of the leases of clients; nil: the default.
+	lease   *durationpb.Duration
 	stop    context.CancelFunc
 	stopped chan error
 }
 
 func start(tb testing.TB, config server.Config, options ...grpc.DialOption) *cluster {
 	tb.Helper()
+	var lease *durationpb.Duration
 	if config.Listener == nil {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			tb.Fatal(err)
 		}
 		config.Listener = listener
-		// In real time, a process that stands still for a moment must not lose its workers, which
-		// send nothing unasked.
+		// In real time, a process that stands still for a moment must not lose its workers and
+		// clients, which send nothing unasked.
 		config.WorkerLease, config.ReconnectGrace = testTimeout, testTimeout
+		lease = durationpb.New(testTimeout)
 	}
 	s, err := server.New(config)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	c := &cluster{t: tb, server: s, stop: cancel, stopped: make(chan error, 1)}
+	c := &cluster{t: tb, server: s, lease: lease, stop: cancel, stopped: make(chan error, 1)}
 	go func() { c.stopped <- s.Run(ctx) }()
 	c.conn = dial(tb, s.Address(), options...)
 	c.client, c.workers = pb.NewSchedulerServiceClient(c.conn), workerv1.NewWorkerServiceClient(c.conn)
@@ -83,12 +88,14 @@ type zero struct {
 	incarnation string
 	mine        *workerv1.Registration
 	cancel      context.CancelFunc
+	// first is the first message.
+	first *workerv1.SessionResponse
 	// done is closed when the session has ended; last is its last message then.
 	done chan struct{}
 	last *workerv1.SessionResponse
 	// answer makes the report of an assignment; nil: no report.
 	answer func(*workerv1.Assignment) *workerv1.TaskReport
-	// seen gets every message, unless it is nil.
+	// seen gets every message but the first, unless it is nil.
 	seen chan *workerv1.SessionResponse
 }
 
@@ -131,7 +138,7 @@ func (c *cluster) joinSeen(conn grpc.ClientConnInterface, r *workerv1.Registrati
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	w.last = first
+	w.first, w.last = first, first
 	w.registered = first.GetRegistered()
 	w.id = w.registered.GetWorkerId()
 	if w.id == 0 {
@@ -205,7 +212,7 @@ func noops(prefix string, n int) []*pb.TaskSpec {
 
 func (c *cluster) open(ctx context.Context) uint64 {
 	c.t.Helper()
-	opened, err := c.client.OpenClient(ctx, &pb.OpenClientRequest{Name: "test", ApiVersion: "v1.0"})
+	opened, err := c.client.OpenClient(ctx, &pb.OpenClientRequest{Name: "test", ApiVersion: "v1.0", LeaseTtl: c.lease})
 	if err != nil {
 		c.t.Fatal(err)
 	}

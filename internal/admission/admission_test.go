@@ -19,9 +19,10 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/millrace/millrace/internal/admission"
+	"github.com/millrace/millrace/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(leaktest.Patient{M: m}) }
 
 // serve starts a server whose calls need no token. It accepts a token "right" and refuses "wrong".
 func serve(t *testing.T, limits admission.Limits, options ...grpc.ServerOption) string {

@@ -11,10 +11,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/internal/leaktest"
 	"github.com/millrace/millrace/server/schedapi"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(leaktest.Patient{M: m}) }
 
 func graph(id int, state schedapi.GraphState) *schedapi.Graph {
 	return &schedapi.Graph{ID: ids.GraphID(id), State: state, Namespace: "n", Name: fmt.Sprint("g", id)}

@@ -14,11 +14,12 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/millrace/millrace/internal/edge"
+	"github.com/millrace/millrace/internal/leaktest"
 	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/server/schedapi"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(leaktest.Patient{M: m}) }
 
 // info returns the code and the ErrorInfo of an error.
 func info(t *testing.T, err error) (codes.Code, *errdetails.ErrorInfo) {

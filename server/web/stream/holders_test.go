@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace/server/loop"
 	"github.com/millrace/millrace/server/sched"
@@ -20,7 +21,7 @@ func TestHoldersHaveNames(t *testing.T) {
 	l, ctx := h.scheduler.(*loop.Loop), t.Context()
 	open := func(name string) *schedapi.Client {
 		t.Helper()
-		lease, err := l.OpenClient(ctx, schedapi.ClientSpec{Name: name})
+		lease, err := l.OpenClient(ctx, schedapi.ClientSpec{Name: name, TTL: time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -90,7 +91,7 @@ func TestHoldersHaveNames(t *testing.T) {
 func TestNamedHoldersAreFew(t *testing.T) {
 	h := newHub(t)
 	l, ctx := h.scheduler.(*loop.Loop), t.Context()
-	lease, err := l.OpenClient(ctx, schedapi.ClientSpec{Name: "etl"})
+	lease, err := l.OpenClient(ctx, schedapi.ClientSpec{Name: "etl", TTL: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}

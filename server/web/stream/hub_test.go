@@ -15,12 +15,13 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/millrace/millrace/internal/leaktest"
 	"github.com/millrace/millrace/server/loop"
 	"github.com/millrace/millrace/server/rpc"
 	"github.com/millrace/millrace/server/sched"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(leaktest.Patient{M: m}) }
 
 // newHub returns a hub of an empty scheduler that runs until the test ends.
 func newHub(t *testing.T) *Hub {
