@@ -14,8 +14,8 @@ import (
 	"github.com/millrace/millrace/server/schedapi"
 )
 
-// running starts a loop that ends with the test. No worker is lost by its silence: on a busy machine
-// a step of a test may take longer than a lease.
+// running starts a loop that ends with the test. No worker is lost by its silence: on a busy
+// machine a step of a test may take longer than a lease.
 func running(t *testing.T) *Loop {
 	t.Helper()
 	l := New(Config{Cluster: schedapi.Cluster{WorkerLease: time.Hour}})
