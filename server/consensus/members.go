@@ -366,6 +366,30 @@ func (r *Peer) votes() bool {
 	return slices.ContainsFunc(r.members(), func(s raft.Server) bool { return string(s.ID) == r.identity.ID && s.Suffrage == raft.Voter })
 }
 
+// mayVote returns an error if this peer may have no part in an election now. The process before may
+// have told a leader that it follows, and that one counts on it for one lease. A peer that is up
+// forgets its leader after a heartbeat timeout at the earliest, and so does one that was restarted.
+// One that founds the cluster has followed nobody. A leader that hands over counts on nobody.
+func (r *Peer) mayVote(command any) error {
+	handed := false
+	switch asked := command.(type) {
+	case *raft.RequestVoteRequest:
+		handed = asked.LeadershipTransfer
+	case *raft.TimeoutNowRequest:
+		handed = true
+	case *raft.RequestPreVoteRequest:
+	default:
+		return nil
+	}
+	if !r.votes() {
+		return fmt.Errorf("peer: %s has lost its directory, and does not vote yet", r.config.Own)
+	}
+	if !handed && !r.founds && time.Since(r.opened) < r.config.Heartbeat {
+		return fmt.Errorf("peer: %s was started just now, and does not vote yet: the leader of before may count on it", r.config.Own)
+	}
+	return nil
+}
+
 // transport refuses messages of elections for a peer that may have no part in them.
 type transport struct {
 	*raft.NetworkTransport
@@ -385,12 +409,9 @@ func newTransport(network *raft.NetworkTransport, r *Peer) *transport {
 			case <-t.ending:
 				return
 			}
-			switch rpc.Command.(type) {
-			case *raft.RequestVoteRequest, *raft.RequestPreVoteRequest, *raft.TimeoutNowRequest:
-				if !r.votes() {
-					rpc.Respond(nil, fmt.Errorf("peer: %s has lost its directory, and does not vote yet", r.config.Own))
-					continue
-				}
+			if err := r.mayVote(rpc.Command); err != nil {
+				rpc.Respond(nil, err)
+				continue
 			}
 			select {
 			case t.consumer <- rpc:

@@ -55,6 +55,52 @@ func (c *cluster) ask(do func(*Peer) error) (err error) {
 	return err
 }
 
+// TestARestartedPeerWaitsBeforeItVotes: a leader may count on a peer for one lease after the peer
+// has said that it follows. A peer that was restarted has forgotten that, so it votes for nobody
+// before a heartbeat timeout has passed, unless the leader hands over. One that founds the cluster
+// votes at once.
+func TestARestartedPeerWaitsBeforeItVotes(t *testing.T) {
+	c := newPlaces(t, Config{Heartbeat: time.Hour}) // Nobody wants to lead meanwhile.
+	header := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(names[0]), Addr: []byte(names[0])}
+	const last = 1 << 40 // The log of the one that asks has all.
+	// Both ask the second peer, in the name of the first one.
+	preVotes := func(term uint64) bool {
+		var answer raft.RequestPreVoteResponse
+		err := c.peers[0].transport.RequestPreVote(raft.ServerID(names[1]), "", &raft.RequestPreVoteRequest{RPCHeader: header, Term: term, LastLogIndex: last, LastLogTerm: last}, &answer)
+		return err == nil && answer.Granted
+	}
+	votes := func(term uint64, handed bool) bool {
+		var answer raft.RequestVoteResponse
+		err := c.peers[0].transport.RequestVote(raft.ServerID(names[1]), "", &raft.RequestVoteRequest{RPCHeader: header, Term: term, LastLogIndex: last, LastLogTerm: last, LeadershipTransfer: handed}, &answer)
+		return err == nil && answer.Granted
+	}
+	have := func() {
+		t.Helper()
+		until(t, "Raft begins", func() bool { return c.peers[0].started() != nil && c.peers[1].started() != nil })
+	}
+	for i := range names {
+		c.start(i)
+	}
+	have()
+	if !preVotes(10) || !votes(10, false) {
+		t.Error("a founder does not vote at the first start")
+	}
+	c.stop(1)
+	c.start(1)
+	have()
+	if preVotes(11) || votes(11, false) {
+		t.Error("a peer that was restarted votes at once")
+	}
+	if !votes(12, true) {
+		t.Error("it does not vote for the one to which the leader hands over")
+	}
+	c.stop(1)
+	c.config.Heartbeat = time.Second
+	c.start(1)
+	have()
+	until(t, "it votes later", func() bool { return preVotes(1000) })
+}
+
 // TestPeersAreAddedAndRemoved: a cluster moves to other machines, one after the other, and keeps
 // all that was acknowledged.
 func TestPeersAreAddedAndRemoved(t *testing.T) {

@@ -107,6 +107,8 @@ type Peer struct {
 	config    Config
 	log       *slog.Logger
 	identity  identity // set once, before Raft begins
+	opened    time.Time
+	founds    bool // it began with the list, in this process; set before transport
 	state     *state
 	layer     *layer
 	transport *transport
@@ -154,7 +156,7 @@ func Open(config Config) (*Peer, error) {
 	if config.Log == nil {
 		config.Log = slog.New(slog.DiscardHandler)
 	}
-	r := &Peer{config: config, log: config.Log, changed: make(chan struct{}), phase: phaseEmpty, vacant: map[string]bool{}}
+	r := &Peer{config: config, log: config.Log, opened: time.Now(), changed: make(chan struct{}), phase: phaseEmpty, vacant: map[string]bool{}}
 	err := r.identify()
 	if err == nil {
 		r.state, err = newState(config.Directory.Path(), config.SnapshotBytes, config.Log)
@@ -284,6 +286,7 @@ func (r *Peer) begin(ctx context.Context) error {
 	} else if found {
 		r.setPhase(phaseFounding)
 	}
+	r.founds = found
 	r.transport = newTransport(raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{Stream: r.layer, ServerAddressProvider: byID{}, MaxPool: 3, MaxRPCsInFlight: inFlight, Timeout: messageTime, Logger: logger}), r)
 	config := raft.DefaultConfig()
 	config.LocalID = raft.ServerID(r.identity.ID)
