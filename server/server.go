@@ -212,9 +212,13 @@ func (s *Server) newSite(metrics prometheus.Gatherer, tokens access.Tokens) (err
 		return err
 	}
 	_, port, _ := net.SplitHostPort(s.HTTPAddress()) // A listener's address has a port.
-	s.site = web.New(web.Config{
+	pages := web.Config{
 		Scheduler: s.loop, Metrics: metrics, Tokens: tokens, API: s.local, Gate: s.rpc.Gate(), Rows: rpc.Rows{}, Alarms: s.watch, Version: version.String(), Profiles: s.config.Profiles, Port: port,
-	})
+	}
+	if s.config.leading != nil {
+		pages.Leads = s.config.leading.leads
+	}
+	s.site = web.New(pages)
 	if s.web != nil {
 		s.http = &http.Server{Handler: s.site, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout}
 	}

@@ -50,6 +50,7 @@ func interceptors(config Config, check validation, metrics *grpcprom.ServerMetri
 		metrics.StreamServerInterceptor(),
 		logging.StreamServerInterceptor(log, logged...),
 		streamStatus,
+		currentStream(config.Leads),
 		check.stream,
 		recovery.StreamServerInterceptor(recovered),
 	)
@@ -75,6 +76,34 @@ func current(leads func(context.Context) error) grpc.UnaryServerInterceptor {
 		}
 		return response, err
 	}
+}
+
+// currentStream is current for calls with a stream of answers. Each message is checked: a stream
+// may go on for as long as this scheduler leads.
+func currentStream(leads func(context.Context) error) grpc.StreamServerInterceptor {
+	return func(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		if leads == nil || !reads(info.FullMethod) {
+			return handler(service, stream)
+		}
+		err := handler(service, &leadingStream{ServerStream: stream, leads: leads})
+		if lost := leads(stream.Context()); lost != nil {
+			return lost
+		}
+		return err
+	}
+}
+
+// leadingStream sends only what was read while this scheduler led.
+type leadingStream struct {
+	grpc.ServerStream
+	leads func(context.Context) error
+}
+
+func (s *leadingStream) SendMsg(message any) error {
+	if lost := s.leads(s.Context()); lost != nil {
+		return lost
+	}
+	return s.ServerStream.SendMsg(message)
 }
 
 // reads reports whether a call changes nothing, and tells of what all schedulers share.

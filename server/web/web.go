@@ -37,6 +37,9 @@ type Config struct {
 	Rows stream.Rows
 	// Alarms are shown on the dashboard; nil: there are none.
 	Alarms stream.Alarms
+	// Leads returns an error if another scheduler may lead; nil: this one is alone. Without an
+	// error only, pages tell of what all schedulers share.
+	Leads func(context.Context) error
 	// Version of the program.
 	Version string
 	// Profiles serves profiles of this process under /debug/pprof.
@@ -65,32 +68,32 @@ func New(config Config) *Site {
 	mux.Handle("GET /status", files.page("index.html")) // Links of Dask's form lead there.
 	mux.Handle("GET /{path...}", files)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, "ok") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+	mux.Handle("GET /readyz", s.current(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		select {
 		case <-config.Scheduler.Draining():
 			plain(w, http.StatusServiceUnavailable, "draining")
 		default:
 			plain(w, http.StatusOK, "ok")
 		}
-	})
+	})))
 	mux.Handle("GET /metrics", promhttp.HandlerFor(config.Metrics, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /api/v1/status", s.status)
+	mux.Handle("GET /api/v1/status", s.current(http.HandlerFunc(s.status)))
 	if config.Profiles {
 		s.serveProfiles(mux)
 	}
 
 	mux.HandleFunc("POST /login", s.login)
 	mux.HandleFunc("POST /logout", s.logout)
-	mux.HandleFunc("GET /api/session", s.session)
-	mux.Handle("GET /api/stream", s.admitted(pb.SchedulerService_Watch_FullMethodName, s.hub.Serve))
-	mux.Handle("GET /api/runs", s.admitted(pb.SchedulerService_ListTaskRuns_FullMethodName, s.hub.ServeRuns))
-	mux.Handle("GET /api/holders", s.admitted(pb.SchedulerService_GetTask_FullMethodName, s.hub.ServeHolders))
-	mux.Handle("GET /api/samples", s.admitted(pb.SchedulerService_GetClusterInfo_FullMethodName, s.hub.ServeSamples))
-	mux.Handle("GET /api/trace", s.admitted(pb.SchedulerService_ListTaskRuns_FullMethodName, s.trace))
-	mux.Handle("GET /api/report", s.admitted(pb.SchedulerService_GetReport_FullMethodName, s.report))
-	mux.Handle("GET /api/profile", s.admitted(pb.SchedulerService_GetWorker_FullMethodName, s.profile))
-	mux.HandleFunc("POST /api/{service}/{call}", s.call)
-	mux.HandleFunc("POST /api/workers/{worker}/{service}/{call}", s.workerCall)
+	mux.Handle("GET /api/session", s.current(http.HandlerFunc(s.session)))
+	mux.Handle("GET /api/stream", s.current(s.admitted(pb.SchedulerService_Watch_FullMethodName, s.hub.Serve)))
+	mux.Handle("GET /api/runs", s.current(s.admitted(pb.SchedulerService_ListTaskRuns_FullMethodName, s.hub.ServeRuns)))
+	mux.Handle("GET /api/holders", s.current(s.admitted(pb.SchedulerService_GetTask_FullMethodName, s.hub.ServeHolders)))
+	mux.Handle("GET /api/samples", s.current(s.admitted(pb.SchedulerService_GetClusterInfo_FullMethodName, s.hub.ServeSamples)))
+	mux.Handle("GET /api/trace", s.current(s.admitted(pb.SchedulerService_ListTaskRuns_FullMethodName, s.trace)))
+	mux.Handle("GET /api/report", s.current(s.admitted(pb.SchedulerService_GetReport_FullMethodName, s.report)))
+	mux.Handle("GET /api/profile", s.current(s.admitted(pb.SchedulerService_GetWorker_FullMethodName, s.profile)))
+	mux.HandleFunc("POST /api/{service}/{call}", s.call) // The server of gRPC finds out who leads.
+	mux.Handle("POST /api/workers/{worker}/{service}/{call}", s.current(http.HandlerFunc(s.workerCall)))
 	s.handler = s.guarded(mux)
 	return s
 }

@@ -3,6 +3,7 @@ package e2e
 import (
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"os/exec"
@@ -372,8 +373,9 @@ func TestOneSchedulerBecomesThreeAndIsReplaced(t *testing.T) {
 	}
 }
 
-// The leader is stopped for longer than its lease, and another one leads. Calls that wait in the
-// sockets of the first one then are refused, or know what the other one has accepted.
+// The leader is stopped for longer than its lease, and another one leads. Calls, streams and pages
+// that wait in the sockets of the first one then are refused, or know what the other one has
+// accepted.
 func TestAStoppedLeaderTellsNothingOld(t *testing.T) {
 	t.Parallel()
 	r := withPeers(t)
@@ -397,12 +399,40 @@ func TestAStoppedLeaderTellsNothingOld(t *testing.T) {
 	get := func() (*millracev1.GetVariableResponse, error) {
 		return millracev1.NewCoordinationServiceClient(conns[led]).GetVariable(metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer t0ken"), &millracev1.GetVariableRequest{Name: "v"})
 	}
+	// The life of the scheduler changes with the leader.
+	watch := func() (life uint64, err error) {
+		stream, err := millracev1.NewSchedulerServiceClient(conns[led]).Watch(metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer t0ken"), &millracev1.WatchRequest{Graphs: true})
+		if err != nil {
+			return 0, err
+		}
+		message, err := stream.Recv()
+		return message.GetLife(), err
+	}
+	pages := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	page := func() (text string, err error) {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+r.each[led].page+"/api/session", nil)
+		if err != nil {
+			return "", err
+		}
+		request.Header.Set("Authorization", "Bearer t0ken")
+		answer, err := pages.Do(request)
+		if err != nil {
+			return "", err
+		}
+		defer func() { _ = answer.Body.Close() }() // All of it was read.
+		body, err := io.ReadAll(answer.Body)
+		return string(body), err
+	}
 	var before *millracev1.GetVariableResponse
-	within(t, "the leader tells the value", func() (told bool) {
+	var life uint64
+	var session string
+	within(t, "the leader tells what there is", func() (told bool) {
 		led = r.leader(t)
-		var err error
-		before, err = get()
-		return err == nil && before.GetFound()
+		var errs [3]error
+		before, errs[0] = get()
+		life, errs[1] = watch()
+		session, errs[2] = page()
+		return errors.Join(errs[:]...) == nil && before.GetFound() && life != 0 && strings.Contains(session, fmt.Sprint(life))
 	})
 	process := r.each[led].cmd.Process
 	if err := process.Signal(syscall.SIGSTOP); err != nil {
@@ -423,6 +453,18 @@ func TestAStoppedLeaderTellsNothingOld(t *testing.T) {
 		waiting.Go(func() {
 			if got, err := get(); err == nil && proto.Equal(got.GetValue(), before.GetValue()) {
 				t.Error("a leader that was stopped tells the old value")
+			}
+		})
+	}
+	for range 50 {
+		waiting.Go(func() {
+			if got, err := watch(); err == nil && got == life {
+				t.Error("a stream of a leader that was stopped tells what was before")
+			}
+		})
+		waiting.Go(func() {
+			if got, err := page(); err == nil && got == session {
+				t.Error("a page of a leader that was stopped tells what was before")
 			}
 		})
 	}
