@@ -243,10 +243,7 @@ func (m *Machine) keepOrder(name string, order drainOrder) {
 // resumeDrain applies an operator's order to a worker that has registered.
 func (m *Machine) resumeDrain(w Worker) {
 	order := m.drainOrders[w.Name]
-	forgotten := order != nil && order.purpose == DrainRetire && !order.lost.IsZero() && m.now.Sub(order.lost) > retireMemory
-	// A worker was restarted while the scheduler was, or its death was not known.
-	fulfilled := order != nil && order.purpose == DrainRestart && order.worker != w.ID
-	if forgotten || fulfilled {
+	if order != nil && !m.holds(order, w.ID) {
 		m.dropOrder(w.Name)
 		order = nil
 	}
@@ -262,6 +259,24 @@ func (m *Machine) resumeDrain(w Worker) {
 		}
 	}
 	m.beginDrain(w, *order)
+}
+
+// holds reports whether an order about the name of a worker is still about that worker.
+func (m *Machine) holds(order *drainOrder, worker ids.WorkerID) bool {
+	forgotten := order.purpose == DrainRetire && !order.lost.IsZero() && m.now.Sub(order.lost) > retireMemory
+	// A worker was restarted while the scheduler was, or its death was not known.
+	fulfilled := order.purpose == DrainRestart && order.worker != worker
+	return !forgotten && !fulfilled
+}
+
+// Ordered returns the drain that a worker resumes when it registers, which it has not done since
+// the scheduler was started; false: none.
+func (m *Machine) Ordered(worker ids.WorkerID, name string) (DrainInfo, bool) {
+	order := m.drainOrders[name]
+	if order == nil || !m.holds(order, worker) {
+		return DrainInfo{}, false
+	}
+	return DrainInfo{Purpose: order.purpose, Reason: order.reason, Since: order.since, Until: order.until}, true
 }
 
 // drainLost ends the drain of a worker that is lost. If left, it ended as it should.

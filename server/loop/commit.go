@@ -253,6 +253,8 @@ func (l *Loop) workerRow(w *worker) *schedapi.Worker {
 	if info, ok := l.machine.Worker(w.id); ok {
 		row.State, row.Drain = schedapi.WorkerState(info.State), info.Drain
 		row.AssignedTasks, row.Objects, row.FinishedTasks = info.Assigned, info.Objects, info.Finished
+	} else if drain, ordered := l.machine.Ordered(w.id, w.name); ordered { // It has not come back since a restart.
+		row.Drain = &drain
 	}
 	return row
 }

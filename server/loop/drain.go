@@ -2,6 +2,7 @@ package loop
 
 import (
 	"context"
+	"slices"
 
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/server/sched"
@@ -37,6 +38,12 @@ func (l *Loop) UndoDrains(ctx context.Context, names []string) error {
 			l.log.Info("an operator puts workers back into use", "workers", names)
 			for _, name := range names {
 				l.happened(schedapi.EventUndrain, schedapi.SeverityInfo, name, "an operator puts worker %q back into use", name)
+			}
+			for _, w := range l.workers.all {
+				if w.session == nil && slices.Contains(names, w.name) {
+					l.acknowledge()
+					l.dirty.worker(w, l.now)
+				}
 			}
 		}
 		err := l.ordered(effects, refused)

@@ -2,9 +2,11 @@ package loop_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/server/copies"
+	"github.com/millrace/millrace/server/loop"
 	"github.com/millrace/millrace/server/sched"
 )
 
@@ -38,5 +40,24 @@ func TestOrdersToDrainOutliveTheScheduler(t *testing.T) {
 	s = s.restart()
 	if reason, drained := s.drained(s.join("w", w)); drained {
 		t.Errorf("after the drain was undone, the worker is drained because of %q", reason)
+	}
+}
+
+// A drained worker that has not come back since a restart of the scheduler is shown with its drain,
+// until that is undone.
+func TestAnAbsentWorkerIsShownWithItsDrain(t *testing.T) {
+	s := begin(t, newDirectory(t), loop.Config{RestartGrace: time.Hour})
+	w, other := s.join("w", nil), s.join("other", nil)
+	s.must(s.DrainWorkers(t.Context(), sched.DrainOrdered{Workers: []ids.WorkerID{w.Worker()}, Purpose: copies.DrainKeep, Reason: "a loud fan"}))
+	s = s.restart()
+	if reason, drained := s.drained(w); !drained || reason != "a loud fan" {
+		t.Errorf("the absent worker is drained: %t, because of %q", drained, reason)
+	}
+	if reason, drained := s.drained(other); drained {
+		t.Errorf("a worker without an order is drained because of %q", reason)
+	}
+	s.must(s.UndoDrains(t.Context(), []string{"w"}))
+	if reason, drained := s.drained(w); drained {
+		t.Errorf("after the drain was undone, the absent worker is drained because of %q", reason)
 	}
 }

@@ -63,6 +63,11 @@ func (m *Machine) Orders(cursor uint64, put func(row any)) (next uint64, more bo
 // LoadOrder is that of the machine of copies.
 func (m *Machine) LoadOrder(now time.Time, c copies.DrainOrderChanged) { m.copier.LoadOrder(now, c) }
 
+// Ordered is that of the machine of copies.
+func (m *Machine) Ordered(worker ids.WorkerID, name string) (copies.DrainInfo, bool) {
+	return m.copier.Ordered(worker, name)
+}
+
 // rebalanceOrdered plans a rebalance, and begins it unless it is a dry run.
 func (m *Machine) rebalanceOrdered(ev RebalanceOrdered) (copies.RebalanceInfo, *Error) {
 	info, effects, err := m.copier.OrderRebalance(m.now, copies.RebalanceOrdered(ev), nil)
