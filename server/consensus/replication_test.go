@@ -3,11 +3,15 @@ package consensus
 import (
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/millrace/millrace/server/journal"
 )
 
 // scripted is a follower that takes every entry, except those that the test has it refuse.
@@ -144,5 +148,53 @@ func TestAFollowerThatRefusesEntriesGetsThemAgain(t *testing.T) {
 		term.end()
 		term.Release()
 		_, term = c.lead()
+	}
+}
+
+// TestTheFilesOfOnePeerAreAJournal: when most machines are lost for good, a scheduler alone begins
+// with a copy of "files" of the one that is left.
+func TestTheFilesOfOnePeerAreAJournal(t *testing.T) {
+	c := newCluster(t, Config{Heartbeat: 5 * time.Second})
+	i, term := c.lead()
+	j, err := journal.Open(journal.Config{Files: term}, func(time.Time, journal.Record) error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Wait(t.Context(), j.Append(time.Now(), &journal.Begun{Cluster: "c", Life: 7, Starts: 1})); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	want, err := contents(term)
+	if err != nil || len(want) == 0 {
+		t.Fatal(want, err)
+	}
+	c.have(want)
+	term.Release()
+	for k := range names {
+		c.stop(k)
+	}
+	left := filepath.Join(t.TempDir(), "left")
+	if err := os.CopyFS(left, os.DirFS(filepath.Join(c.roots[(i+1)%len(names)], filesName))); err != nil {
+		t.Fatal(err)
+	}
+	d, err := journal.OpenDirectory(left)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = d.Close() }() // All was read.
+	var life uint64
+	alone, err := journal.Open(journal.Config{Files: d}, func(_ time.Time, r journal.Record) error {
+		if begun, is := r.(*journal.Begun); is {
+			life = begun.Life
+		}
+		return nil
+	})
+	if err != nil || life != 7 {
+		t.Fatalf("a scheduler alone reads life %d, %v", life, err)
+	}
+	if err := alone.Close(); err != nil {
+		t.Error(err)
 	}
 }

@@ -2,6 +2,7 @@ package loop_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/server/coord"
+	"github.com/millrace/millrace/server/copies"
 	"github.com/millrace/millrace/server/journal"
 	"github.com/millrace/millrace/server/loop"
 	"github.com/millrace/millrace/server/sched"
@@ -288,4 +290,51 @@ func TestTheNumberOfATaskThatWasLostIsNotGivenAgain(t *testing.T) {
 			t.Error("a task has the object of a task that was lost")
 		}
 	}))
+}
+
+// The list of events is that of one process. (docs/running.md: what does not survive a restart.)
+func TestEventsAreForgotten(t *testing.T) {
+	s := fresh(t)
+	w := s.join("w", nil)
+	s.must(s.DrainWorkers(t.Context(), sched.DrainOrdered{Workers: []ids.WorkerID{w.Worker()}, Purpose: copies.DrainKeep, Reason: "a loud fan"}))
+	told := func() bool {
+		return slices.ContainsFunc(s.Events(0), func(e schedapi.Event) bool { return e.Kind == schedapi.EventDrain })
+	}
+	if !told() {
+		t.Error("there is no event of the drain")
+	}
+	if s = s.restart(); told() {
+		t.Error("an event of before the restart is in the list")
+	}
+}
+
+// A copy of the directory of a scheduler that is stopped is a backup. The next one that starts with
+// it does not know what came later: workers drop that, and clients get an error. (docs/running.md:
+// how large a journal is.)
+func TestACopyOfAStoppedSchedulerIsABackup(t *testing.T) {
+	s := fresh(t)
+	kept := s.submit(s.open("before"), "kept")
+	w := s.join("w", nil)
+	w.succeed(kept)
+	s.end()
+	backup := s.directory.copied(t)
+	s = begin(t, s.directory, s.config)
+	w = s.join("w", w)
+	client := s.open("later")
+	later := s.submit(client, "later")
+	w.succeed(later)
+	s.end()
+	s = begin(t, backup, s.config)
+	w = s.join("w", w)
+	s.until("the worker drops what came later", func(schedapi.Reader) bool {
+		w.take()
+		return w.has[later] == 0
+	})
+	if s.is(kept, sched.TaskSucceeded); w.has[kept] == 0 {
+		t.Error("the worker has dropped what came before")
+	}
+	var refused *sched.Error
+	if _, err := s.WatchTasks(t.Context(), client, 0); !errors.As(err, &refused) || refused.Kind != sched.ErrUnknownClient {
+		t.Errorf("a client that came later gets %v", err)
+	}
 }
