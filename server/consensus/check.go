@@ -19,7 +19,8 @@ import (
 
 // The libraries that keep the log panic where what they read makes no sense: raft-wal and bbolt at
 // once, and Raft in a goroutine of its own. So all that Raft will read is read here before it
-// begins.
+// begins, and Raft reads it once more. With one read, the whole log would have to stay in memory
+// between the check and Raft; the second read finds it in the cache of the system.
 
 // openLog opens the log of Raft in a directory. It never panics.
 func openLog(path string, meta *metadb.BoltMetaDB, logger hclog.Logger) (store *wal.WAL, err error) {
