@@ -19,14 +19,26 @@ type Sample struct {
 	NVLink *Carried
 }
 
-// Carried counts the bytes that a GPU has received and sent.
+// Carried counts the bytes that a GPU or a network device has received and sent.
 type Carried struct {
 	ReceivedBytes, SentBytes uint64
 }
 
-// Rates are the bytes per second that a GPU receives and sends.
+// Rates are the bytes per second that a GPU or a network device receives and sends.
 type Rates struct {
 	Received, Sent float64
+}
+
+// Since returns the rates since an earlier look at the same counters. Nil: they have started again
+// in between, or the time is of no use.
+func (c *Carried) Since(earlier *Carried, seconds float64) *Rates {
+	if c == nil || earlier == nil || seconds <= 0 || c.ReceivedBytes < earlier.ReceivedBytes || c.SentBytes < earlier.SentBytes {
+		return nil
+	}
+	return &Rates{
+		Received: float64(c.ReceivedBytes-earlier.ReceivedBytes) / seconds,
+		Sent:     float64(c.SentBytes-earlier.SentBytes) / seconds,
+	}
 }
 
 // Process is a process that uses the GPU.

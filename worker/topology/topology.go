@@ -1,7 +1,8 @@
 // Package topology is an Adapter: it finds the GPUs of this machine, selects those that this
-// process may use, and finds the CPUs, memory and network cards near each. It reads sysfs itself
-// and queries NVML through Library. So it also works, and reports the missing information, on a
-// machine without NVML or without a GPU, and in a container with few permissions.
+// process may use, and finds the CPUs, memory and network cards near each. It also reads what
+// network devices have carried. It reads sysfs itself and queries NVML through Library. So it also
+// works, and reports the missing information, on a machine without NVML or without a GPU, and in a
+// container with few permissions.
 package topology
 
 import (
