@@ -29,7 +29,7 @@ type GPUMonitor interface {
 }
 
 const (
-	// sampleEvery is the interval between samples of the GPU's state.
+	// sampleEvery is the interval between samples of the state of the GPU, and of network devices.
 	sampleEvery = 2 * time.Second
 	// sampleKeeps is the age at which a sample no longer counts as the present state.
 	sampleKeeps = 10 * time.Second
@@ -77,18 +77,7 @@ func (h *gpuHealth) watch(fail func(error)) (stop func()) {
 			h.config.Log.Info("errors of the GPU are not watched", "gpu", h.uuid, "error", err)
 		}
 	})
-	watching.Go(func() {
-		samples := time.NewTicker(sampleEvery)
-		defer samples.Stop()
-		for {
-			h.sample()
-			select {
-			case <-ctx.Done():
-				return
-			case <-samples.C:
-			}
-		}
-	})
+	watching.Go(func() { eachSample(ctx, h.sample) })
 	return func() {
 		cancel()
 		watching.Wait()

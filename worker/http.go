@@ -81,5 +81,10 @@ func (p *parts) figures() web.Figures {
 	if h := p.health.current(); h != nil && h.PcieReceivedBytesPerSecond != nil {
 		f.PCIe = &web.Link{Received: h.GetPcieReceivedBytesPerSecond(), Sent: h.GetPcieSentBytesPerSecond()}
 	}
+	for _, d := range p.network.current() {
+		if d.ReceivedBytes != nil && d.SentBytes != nil {
+			f.NetworkDevices = append(f.NetworkDevices, web.NetworkDevice{Name: d.GetName(), ReceivedBytes: d.GetReceivedBytes(), SentBytes: d.GetSentBytes()})
+		}
+	}
 	return f
 }

@@ -67,6 +67,7 @@ type parts struct {
 	streams  *grpcpath.Path
 	notifier *notify.Notifier
 	health   *gpuHealth
+	network  *networkWatch
 	data     *grpcpath.Server
 	late     late
 }
@@ -235,8 +236,11 @@ func (p *parts) openLoop(context.Context) (_ func() error, err error) {
 		p.Log.Error("the worker leaves, so that its GPU can be seen to", "gpu", gpu, "error", why)
 		p.leave(why)
 	}}
+	p.network = &networkWatch{root: p.sysfs(), devices: func(ctx context.Context) []string {
+		return p.networkDevices(ctx, p.registration.GetDataAddress())
+	}}
 	w := loop.New(loop.Config{
-		Registration: p.registration, GPUHealth: p.health.current, Store: p.objects, Path: p.path, Notifier: p.notifier, Executors: p.late.pools, Logs: p.logs,
+		Registration: p.registration, GPUHealth: p.health.current, NetworkDevices: p.network.current, Store: p.objects, Path: p.path, Notifier: p.notifier, Executors: p.late.pools, Logs: p.logs,
 		Native: native.New(native.Config{
 			Slots: p.Slots, Device: p.memory.device, Store: p.objects, Health: p.memory.health, MemoryWait: p.MemoryWait, SpinTime: p.spinTime(), Cores: p.Cores,
 		}),
@@ -323,15 +327,23 @@ func (p *parts) openServer(context.Context) (func() error, error) {
 	}, nil
 }
 
-// watch watches the worker's device, whose failure ends the worker, and the plugins of the cluster.
+// watch watches the worker's device, whose failure ends the worker, its network devices, and the
+// plugins of the cluster.
 func (p *parts) watch(ctx context.Context) (func() error, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var following sync.WaitGroup
 	following.Go(func() {
 		(&pluginFollower{worker: p.Name, scheduler: p.scheduler, pools: p.late.pools, log: p.Log}).run(ctx)
 	})
-	looked, sampled := p.memory.watch(p.late.worker.Fail), p.health.watch(p.late.worker.Fail)
-	return func() error { cancel(); following.Wait(); sampled(); looked(); return nil }, nil
+	looked, sampled, counted := p.memory.watch(p.late.worker.Fail), p.health.watch(p.late.worker.Fail), p.network.watch()
+	return func() error {
+		cancel()
+		following.Wait()
+		counted()
+		sampled()
+		looked()
+		return nil
+	}, nil
 }
 
 // advertised returns the address at which other processes reach the DataService.

@@ -101,6 +101,8 @@ type Config struct {
 	// GPU's place in the machine (NUMA node, network devices, links), which CUDA does not report.
 	GPUMonitor GPUMonitor
 	GPUFacts   *millracev1.Gpu
+	// Sysfs is the mount point of sysfs, which has the counters of network devices. Default "/sys".
+	Sysfs string
 	// ExecutorArenaBytes is the part of a GPU slab that the allocators of each library may keep in
 	// each executor process. 0: the libraries keep their own allocators.
 	ExecutorArenaBytes uint64

@@ -43,7 +43,7 @@ var loopThresholds = map[string]string{
 	"worker hugePage":           "it is the kernel's unit of memory",
 	"worker mirrorBytes":        "it is the size of memory that is made at the start, before there is a machine",
 	"worker pinAhead":           "it is the pace at which memory is prepared; package ledger decides who gets it",
-	"worker sampleEvery":        "it is the pace of observations of the GPU",
+	"worker sampleEvery":        "it is the pace of observations of the GPU and of network devices",
 	"worker sampleKeeps":        "it drops an old observation, so that nobody decides by it",
 	"worker slabTimeout":        "the slab is made at the start, before there is a machine",
 	"worker firstTimeout":       "the slab is made at the start, before there is a machine",

@@ -244,7 +244,7 @@ func (l *Loop) workerRow(w *worker) *schedapi.Worker {
 		ReceivedBytes: w.stats.ReceivedBytes, SentBytes: w.stats.SentBytes, Routes: w.stats.Routes,
 		SpilledBytes: w.stats.SpilledBytes, SpillWrittenBytes: w.stats.SpillWrittenBytes,
 		SpillReadBytes: w.stats.SpillReadBytes, SpillFailure: w.stats.SpillFailure,
-		MemoryEvictableBytes: w.stats.MemoryEvictableBytes, Tiers: w.stats.Tiers,
+		MemoryEvictableBytes: w.stats.MemoryEvictableBytes, Tiers: w.stats.Tiers, Network: w.stats.Network,
 	}
 	if w.session != nil {
 		row.State = schedapi.WorkerActive

@@ -205,7 +205,7 @@ func workerTo(w *schedapi.Worker, view pb.WorkerView) *pb.Worker {
 		MemoryLimitBytes: w.MemoryLimitBytes, MemoryUsedBytes: w.MemoryUsedBytes, RssBytes: w.RSSBytes,
 		ReceivedBytes: w.ReceivedBytes, SentBytes: w.SentBytes,
 		SpilledBytes: w.SpilledBytes, SpillWrittenBytes: w.SpillWrittenBytes, SpillReadBytes: w.SpillReadBytes, SpillFailure: w.SpillFailure,
-		MemoryEvictableBytes: w.MemoryEvictableBytes, Tiers: convertAll(w.Tiers, tierTo),
+		MemoryEvictableBytes: w.MemoryEvictableBytes, Tiers: convertAll(w.Tiers, tierTo), NetworkDevices: convertAll(w.Network, networkDeviceTo),
 		ExecutorDeaths: w.ExecutorDeaths, LastExecutorDeath: w.LastExecutorDeath,
 		DeathCount: uint32(len(w.Deaths)), Drain: drainTo(w.Drain, view), Supervised: w.Supervised, LinearAlgebra: linalgTo(w.Linalg), Revision: w.Revision,
 	}
@@ -273,6 +273,23 @@ func tierTo(t schedapi.Tier) *pb.MemoryTier {
 		Name: t.Name, SizeBytes: t.SizeBytes, UsedBytes: t.UsedBytes, ObjectBytes: t.ObjectBytes,
 		CleanBytes: t.CleanBytes, EvictableBytes: t.EvictableBytes, LeavingBytes: t.LeavingBytes, ComingBytes: t.ComingBytes,
 		LargestFreeBytes: t.LargestFreeBytes, WrittenBytes: t.WrittenBytes, ReadBytes: t.ReadBytes, Failure: t.Failure,
+	}
+}
+
+// keptNetworkDevices bounds the network devices of a worker that are kept.
+const keptNetworkDevices = 16
+
+func networkDeviceFrom(d *pb.NetworkDevice) schedapi.NetworkDevice {
+	return schedapi.NetworkDevice{
+		Name: text.Cut(d.GetName(), keptName), ReceivedBytes: copyOf(d.ReceivedBytes), SentBytes: copyOf(d.SentBytes),
+		ReceivedRate: copyOf(d.ReceivedBytesPerSecond), SentRate: copyOf(d.SentBytesPerSecond),
+	}
+}
+
+func networkDeviceTo(d schedapi.NetworkDevice) *pb.NetworkDevice {
+	return &pb.NetworkDevice{
+		Name: d.Name, ReceivedBytes: d.ReceivedBytes, SentBytes: d.SentBytes,
+		ReceivedBytesPerSecond: d.ReceivedRate, SentBytesPerSecond: d.SentRate,
 	}
 }
 
@@ -454,10 +471,13 @@ func InboundFrom(message *workerv1.SessionRequest) schedapi.Inbound {
 			ExecutorDeaths: stats.GetExecutorDeaths(), LastExecutorDeath: text.Cut(stats.GetLastExecutorDeath(), keptMessage),
 			MemoryPressure: stats.GetMemoryPressure(), SpilledBytes: stats.GetSpilledBytes(), SpillWrittenBytes: stats.GetSpillWrittenBytes(),
 			SpillReadBytes: stats.GetSpillReadBytes(), SpillFailure: text.Cut(stats.GetSpillFailure(), keptMessage),
-			MemoryEvictableBytes: stats.GetMemoryEvictableBytes(), Tiers: nil, Routes: nil, GPU: gpuHealthFrom(stats.GetGpuHealth()),
+			MemoryEvictableBytes: stats.GetMemoryEvictableBytes(), Tiers: nil, Routes: nil, Network: nil, GPU: gpuHealthFrom(stats.GetGpuHealth()),
 		}
 		if tiers := stats.GetTiers(); len(tiers) > 0 {
 			inbound.Stats.Tiers = convertAll(tiers[:min(len(tiers), keptTiers)], tierFrom)
+		}
+		if devices := stats.GetNetworkDevices(); len(devices) > 0 {
+			inbound.Stats.Network = convertAll(devices[:min(len(devices), keptNetworkDevices)], networkDeviceFrom)
 		}
 		if routes := stats.GetRoutes(); len(routes) > 0 {
 			inbound.Stats.Routes = convertAll(routes, routeFrom)

@@ -109,7 +109,7 @@ func TestConversionsSetEveryField(t *testing.T) {
 			Resources: map[string]float64{"r": 1}, MemoryLimitBytes: 1, MemoryUsedBytes: 1, RSSBytes: 1, AssignedTasks: 1, Objects: 1,
 			FinishedTasks: 1, RegisteredAt: someTime, LastSeenAt: someTime, Deaths: []members.Death{death}, Version: "v",
 			GPU:       schedapi.GPU{UUID: "u", Name: "n", PCIBusID: "p", MemoryBytes: 1, Node: 1, Placement: "c", NetDevices: "m", Links: []schedapi.GPULink{{UUID: "u", NVLinks: 1, PeerAccess: true, Why: "w"}}},
-			GPUHealth: someHealth(),
+			GPUHealth: someHealth(), Network: someNetwork(),
 			Executors: []string{"e"}, ExecutorDeaths: 1, LastExecutorDeath: "d", ReceivedBytes: 1, SentBytes: 1, Revision: 1,
 			SpilledBytes: 1, SpillWrittenBytes: 2, SpillReadBytes: 3, SpillFailure: "f", MemoryEvictableBytes: 1,
 			Tiers: []schedapi.Tier{{Name: "n", SizeBytes: 1, UsedBytes: 1, ObjectBytes: 1, CleanBytes: 1, EvictableBytes: 1, LeavingBytes: 1, ComingBytes: 1, LargestFreeBytes: 1, WrittenBytes: 1, ReadBytes: 1, Failure: "f"}},
@@ -196,6 +196,24 @@ func fill(message protoreflect.Message) {
 	}
 }
 
+// A worker cannot make the scheduler keep any number of devices, or names of any length.
+func TestNetworkDevicesOfAReportAreLimited(t *testing.T) {
+	stats := new(workerv1.WorkerStats)
+	for range 3 * keptNetworkDevices {
+		stats.NetworkDevices = append(stats.NetworkDevices, &pb.NetworkDevice{Name: strings.Repeat("n", 3*keptName)})
+	}
+	got := InboundFrom(&workerv1.SessionRequest{Stats: stats}).Stats.Network
+	if len(got) != keptNetworkDevices || len(got[0].Name) > keptName {
+		t.Errorf("%d devices, a name of %d bytes", len(got), len(got[0].Name))
+	}
+}
+
+// someNetwork is the value that fill sets.
+func someNetwork() []schedapi.NetworkDevice {
+	sum, rate := uint64(7), 7.0
+	return []schedapi.NetworkDevice{{Name: "s", ReceivedBytes: &sum, SentBytes: &sum, ReceivedRate: &rate, SentRate: &rate}}
+}
+
 // someHealth is the value that fill sets.
 func someHealth() *schedapi.GPUHealth {
 	sum, rate := uint64(7), 7.0
@@ -226,9 +244,10 @@ func TestWorkerMessagesAreConvertedCompletely(t *testing.T) {
 	stats := schedapi.WorkerStats{
 		MemoryUsedBytes: 7, RSSBytes: 7, ReceivedBytes: 7, SentBytes: 7, ExecutorDeaths: 7, LastExecutorDeath: "s", MemoryEvictableBytes: 7,
 		MemoryPressure: true, SpilledBytes: 7, SpillWrittenBytes: 7, SpillReadBytes: 7, SpillFailure: "s",
-		Routes: []schedapi.Route{{Peer: 7, PeerName: "s", Path: schedapi.PathPinned, State: 2, Reason: "s", BytesPerSecond: 7, Latency: 7*time.Second + 7, Bytes: 7, Succeeded: 7, Failed: 7, Transport: "s", Staged: "s", ConnectBytesPerSecond: 7, ConnectionReason: "s"}},
-		Tiers:  []schedapi.Tier{{Name: "s", SizeBytes: 7, UsedBytes: 7, ObjectBytes: 7, CleanBytes: 7, EvictableBytes: 7, LeavingBytes: 7, ComingBytes: 7, LargestFreeBytes: 7, WrittenBytes: 7, ReadBytes: 7, Failure: "s"}},
-		GPU:    someHealth(),
+		Routes:  []schedapi.Route{{Peer: 7, PeerName: "s", Path: schedapi.PathPinned, State: 2, Reason: "s", BytesPerSecond: 7, Latency: 7*time.Second + 7, Bytes: 7, Succeeded: 7, Failed: 7, Transport: "s", Staged: "s", ConnectBytesPerSecond: 7, ConnectionReason: "s"}},
+		Tiers:   []schedapi.Tier{{Name: "s", SizeBytes: 7, UsedBytes: 7, ObjectBytes: 7, CleanBytes: 7, EvictableBytes: 7, LeavingBytes: 7, ComingBytes: 7, LargestFreeBytes: 7, WrittenBytes: 7, ReadBytes: 7, Failure: "s"}},
+		GPU:     someHealth(),
+		Network: someNetwork(),
 	}
 	if !reflect.DeepEqual(*inbound.Stats, stats) {
 		t.Errorf("stats: %+v", inbound.Stats)

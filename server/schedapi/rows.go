@@ -87,6 +87,7 @@ type Worker struct {
 	// are nil until the worker has reported.
 	MemoryEvictableBytes uint64
 	Tiers                []Tier
+	Network              []NetworkDevice
 	// Drain is nil if the worker is not drained.
 	Drain      *copies.DrainInfo
 	Supervised bool

@@ -92,6 +92,16 @@ type WorkerStats struct {
 	Routes []Route
 	// GPU is nil if its state is unknown.
 	GPU *GPUHealth
+	// Network are the devices by which the worker reaches its peers.
+	Network []NetworkDevice
+}
+
+// NetworkDevice is what a network device of a worker's host carries, for all programs: bytes since
+// its driver was loaded, and bytes per second. Nil: it is not known.
+type NetworkDevice struct {
+	Name                     string
+	ReceivedBytes, SentBytes *uint64
+	ReceivedRate, SentRate   *float64
 }
 
 // Tier is one tier of a worker's memory. Of its used bytes, Object bytes belong to objects; of

@@ -103,7 +103,9 @@ type Config struct {
 	Native Native
 	// GPUHealth returns the state of the worker's GPU, nil if that is unknown. May be nil.
 	GPUHealth func() *millracev1.GpuHealth
-	Store     *store.Store
+	// NetworkDevices returns what the network devices carry, nil if that is unknown. May be nil.
+	NetworkDevices func() []*millracev1.NetworkDevice
+	Store          *store.Store
 	// Path fetches objects from peers. Nil: the worker has no peers.
 	Path transfer.Path
 	// Notifier sends completion notifications to peers and receives theirs. It must call the

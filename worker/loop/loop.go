@@ -109,7 +109,7 @@ func New(c Config) *Worker {
 	w.sessions = c.Sessions(session.Config{Timeout: c.SchedulerTimeout, Outbox: w.outbox, Tell: func(e session.Event) { w.inbox.Post(e) }, Receive: w.receive, Log: c.Log})
 	w.peers = peers.New(peers.Config{Name: c.Registration.GetName(), Store: c.Store, Path: c.Path, MemoryWait: c.MemoryWait, BorrowWait: c.BorrowWait, Go: c.Go, Tell: w.tell, Log: c.Log})
 	w.writes = writes.New(writes.Config{Store: c.Store, MemoryWait: c.MemoryWait, Tell: func(x *writes.Write) { w.inbox.Post(x) }, Log: c.Log})
-	w.stats = stats.New(stats.Config{Store: c.Store, Peers: w.peers, Executors: c.Executors, NativeTimes: w.times.Read, GPUHealth: c.GPUHealth, Traffic: c.Traffic, RSS: c.RSS})
+	w.stats = stats.New(stats.Config{Store: c.Store, Peers: w.peers, Executors: c.Executors, NativeTimes: w.times.Read, GPUHealth: c.GPUHealth, NetworkDevices: c.NetworkDevices, Traffic: c.Traffic, RSS: c.RSS})
 	w.furnish()
 	c.Lifecycle.Leases, c.Lifecycle.ReadsInPlace, c.Lifecycle.MemoryWait = w.peers.Capabilities().Borrow != nil, w.inPlace != nil, c.MemoryWait
 	w.machine = lifecycle.New(c.Lifecycle)

@@ -44,6 +44,8 @@ type Config struct {
 	NativeTimes func() *millracev1.NativeTimes
 	// GPUHealth returns the state of the worker's GPU, nil if that is unknown. May be nil.
 	GPUHealth func() *millracev1.GpuHealth
+	// NetworkDevices returns what the network devices carry, nil if that is unknown. May be nil.
+	NetworkDevices func() []*millracev1.NetworkDevice
 	// Traffic returns the bytes received and sent since the start. May be nil.
 	Traffic func() (in, out uint64)
 	// RSS returns the resident memory of the process in bytes. Nil: that of this process.
@@ -86,6 +88,9 @@ func (s *Stats) Beat() *workerv1.WorkerStats {
 	r.Routes = s.config.Peers.Routes()
 	if s.config.GPUHealth != nil {
 		r.GpuHealth = s.config.GPUHealth()
+	}
+	if s.config.NetworkDevices != nil {
+		r.NetworkDevices = s.config.NetworkDevices()
 	}
 	if s.config.Traffic != nil {
 		r.ReceivedBytes, r.SentBytes = s.config.Traffic()

@@ -23,6 +23,14 @@ type Figures struct {
 	// NVLink is what the GPU has carried in bytes, PCIe what it carries in bytes per second. Nil:
 	// it is not known.
 	NVLink, PCIe *Link
+	// NetworkDevices are those by which the worker reaches others.
+	NetworkDevices []NetworkDevice
+}
+
+// NetworkDevice is what a network device has carried, for all programs of the host.
+type NetworkDevice struct {
+	Name                     string
+	ReceivedBytes, SentBytes uint64
 }
 
 // Link is what a GPU receives and sends over one kind of link.
@@ -49,6 +57,7 @@ type collector struct {
 	slabObjects, slabFree, slabLargestFree, slabWaiting, slabWaitingSize *prometheus.Desc
 	received, fetches, sent, processes, deaths                           *prometheus.Desc
 	nvlinkReceived, nvlinkSent, pcieReceived, pcieSent                   *prometheus.Desc
+	networkReceived, networkSent                                         *prometheus.Desc
 }
 
 func newCollector(c Config) *collector {
@@ -78,6 +87,8 @@ func newCollector(c Config) *collector {
 		nvlinkSent:      describe("gpu_nvlink_sent_bytes_total", "Bytes that the GPU sent over NVLink since its driver was loaded."),
 		pcieReceived:    describe("gpu_pcie_received_bytes_per_second", "Rate at which the GPU receives over PCIe."),
 		pcieSent:        describe("gpu_pcie_sent_bytes_per_second", "Rate at which the GPU sends over PCIe."),
+		networkReceived: describe("network_received_bytes_total", "Bytes that a network device received for all programs since its driver was loaded.", "device"),
+		networkSent:     describe("network_sent_bytes_total", "Bytes that a network device sent for all programs since its driver was loaded.", "device"),
 	}
 }
 
@@ -85,7 +96,7 @@ func newCollector(c Config) *collector {
 func (c *collector) Describe(to chan<- *prometheus.Desc) {
 	for _, desc := range []*prometheus.Desc{
 		c.used, c.limit, c.objects, c.evictable, c.written, c.read, c.failing, c.slabObjects, c.slabFree, c.slabLargestFree, c.slabWaiting, c.slabWaitingSize,
-		c.received, c.fetches, c.sent, c.processes, c.deaths, c.nvlinkReceived, c.nvlinkSent, c.pcieReceived, c.pcieSent,
+		c.received, c.fetches, c.sent, c.processes, c.deaths, c.nvlinkReceived, c.nvlinkSent, c.pcieReceived, c.pcieSent, c.networkReceived, c.networkSent,
 	} {
 		to <- desc
 	}
@@ -141,6 +152,10 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	if f.PCIe != nil {
 		gauge(c.pcieReceived, f.PCIe.Received)
 		gauge(c.pcieSent, f.PCIe.Sent)
+	}
+	for _, d := range f.NetworkDevices {
+		counter(c.networkReceived, d.ReceivedBytes, d.Name)
+		counter(c.networkSent, d.SentBytes, d.Name)
 	}
 }
 

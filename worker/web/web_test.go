@@ -63,6 +63,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 			Paths:     []web.Path{{Name: "ucx", Succeeded: 2, Bytes: 30}},
 			Executors: []web.Executor{{Kind: "python", Working: 1, Idle: 2}}, ExecutorDeaths: 3,
 			NVLink: &web.Link{Received: 1 << 40, Sent: 5}, PCIe: &web.Link{Received: 7.5, Sent: 0},
+			NetworkDevices: []web.NetworkDevice{{Name: "eth0", ReceivedBytes: 7, SentBytes: 0}, {Name: "mlx5_0:1", ReceivedBytes: 8, SentBytes: 9}},
 		}
 	}})
 	_, body := get(t, p, "/metrics", "localhost")
@@ -72,6 +73,8 @@ func TestMetricsAreDocumented(t *testing.T) {
 		`millrace_executor_processes{kind="python",state="idle",worker="host-0"} 2`, `millrace_executor_deaths_total{worker="host-0"} 3`,
 		`millrace_gpu_nvlink_received_bytes_total{worker="host-0"} 1.099511627776e+12`, `millrace_gpu_nvlink_sent_bytes_total{worker="host-0"} 5`,
 		`millrace_gpu_pcie_received_bytes_per_second{worker="host-0"} 7.5`, `millrace_gpu_pcie_sent_bytes_per_second{worker="host-0"} 0`,
+		`millrace_network_received_bytes_total{device="eth0",worker="host-0"} 7`, `millrace_network_sent_bytes_total{device="eth0",worker="host-0"} 0`,
+		`millrace_network_sent_bytes_total{device="mlx5_0:1",worker="host-0"} 9`,
 	} {
 		if !strings.Contains(body, line+"\n") {
 			t.Errorf("no %s in\n%s", line, body)

@@ -1209,6 +1209,93 @@ func (x *GpuHealth) GetPcieSentBytesPerSecond() float64 {
 	return 0
 }
 
+// NetworkDevice is a network card or interface of a worker's host, and what it carries for all
+// programs of the host. Output only.
+type NetworkDevice struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// An RDMA port as UCX writes it ("mlx5_0:1"), or a network interface ("eth0").
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Bytes that it has received since its driver was loaded. 0: none so far. Absent: the kernel does
+	// not count them.
+	ReceivedBytes *uint64 `protobuf:"varint,2,opt,name=received_bytes,json=receivedBytes,proto3,oneof" json:"received_bytes,omitempty"`
+	// Bytes that it has sent since its driver was loaded. 0: none so far. Absent: the kernel does not
+	// count them.
+	SentBytes *uint64 `protobuf:"varint,3,opt,name=sent_bytes,json=sentBytes,proto3,oneof" json:"sent_bytes,omitempty"`
+	// Bytes per second that it received, during about 2 seconds. 0: none then. Absent: it was not
+	// measured yet, or the kernel does not count them.
+	ReceivedBytesPerSecond *float64 `protobuf:"fixed64,4,opt,name=received_bytes_per_second,json=receivedBytesPerSecond,proto3,oneof" json:"received_bytes_per_second,omitempty"`
+	// Bytes per second that it sent, during about 2 seconds. 0: none then. Absent: it was not
+	// measured yet, or the kernel does not count them.
+	SentBytesPerSecond *float64 `protobuf:"fixed64,5,opt,name=sent_bytes_per_second,json=sentBytesPerSecond,proto3,oneof" json:"sent_bytes_per_second,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
+}
+
+func (x *NetworkDevice) Reset() {
+	*x = NetworkDevice{}
+	mi := &file_millrace_v1_worker_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NetworkDevice) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NetworkDevice) ProtoMessage() {}
+
+func (x *NetworkDevice) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_worker_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NetworkDevice.ProtoReflect.Descriptor instead.
+func (*NetworkDevice) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *NetworkDevice) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *NetworkDevice) GetReceivedBytes() uint64 {
+	if x != nil && x.ReceivedBytes != nil {
+		return *x.ReceivedBytes
+	}
+	return 0
+}
+
+func (x *NetworkDevice) GetSentBytes() uint64 {
+	if x != nil && x.SentBytes != nil {
+		return *x.SentBytes
+	}
+	return 0
+}
+
+func (x *NetworkDevice) GetReceivedBytesPerSecond() float64 {
+	if x != nil && x.ReceivedBytesPerSecond != nil {
+		return *x.ReceivedBytesPerSecond
+	}
+	return 0
+}
+
+func (x *NetworkDevice) GetSentBytesPerSecond() float64 {
+	if x != nil && x.SentBytesPerSecond != nil {
+		return *x.SentBytesPerSecond
+	}
+	return 0
+}
+
 // WorkerDrain says how far the drain of a worker is. Output only.
 type WorkerDrain struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1241,7 +1328,7 @@ type WorkerDrain struct {
 
 func (x *WorkerDrain) Reset() {
 	*x = WorkerDrain{}
-	mi := &file_millrace_v1_worker_proto_msgTypes[6]
+	mi := &file_millrace_v1_worker_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1253,7 +1340,7 @@ func (x *WorkerDrain) String() string {
 func (*WorkerDrain) ProtoMessage() {}
 
 func (x *WorkerDrain) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_proto_msgTypes[6]
+	mi := &file_millrace_v1_worker_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1266,7 +1353,7 @@ func (x *WorkerDrain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerDrain.ProtoReflect.Descriptor instead.
 func (*WorkerDrain) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{6}
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *WorkerDrain) GetPurpose() DrainPurpose {
@@ -1366,7 +1453,7 @@ type StayingObject struct {
 
 func (x *StayingObject) Reset() {
 	*x = StayingObject{}
-	mi := &file_millrace_v1_worker_proto_msgTypes[7]
+	mi := &file_millrace_v1_worker_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1378,7 +1465,7 @@ func (x *StayingObject) String() string {
 func (*StayingObject) ProtoMessage() {}
 
 func (x *StayingObject) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_proto_msgTypes[7]
+	mi := &file_millrace_v1_worker_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1391,7 +1478,7 @@ func (x *StayingObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StayingObject.ProtoReflect.Descriptor instead.
 func (*StayingObject) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{7}
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *StayingObject) GetTaskId() uint64 {
@@ -1511,13 +1598,16 @@ type Worker struct {
 	Tiers []*MemoryTier `protobuf:"bytes,38,rep,name=tiers,proto3" json:"tiers,omitempty"`
 	// Of memory_used_bytes, those that could leave the slab to make room.
 	MemoryEvictableBytes uint64 `protobuf:"varint,39,opt,name=memory_evictable_bytes,json=memoryEvictableBytes,proto3" json:"memory_evictable_bytes,omitempty"`
-	unknownFields        protoimpl.UnknownFields
-	sizeCache            protoimpl.SizeCache
+	// The network devices by which it reaches its peers, as last reported: the interface that has its
+	// address, then the RDMA ports that it may use. At most 16. Empty: they are not known.
+	NetworkDevices []*NetworkDevice `protobuf:"bytes,40,rep,name=network_devices,json=networkDevices,proto3" json:"network_devices,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Worker) Reset() {
 	*x = Worker{}
-	mi := &file_millrace_v1_worker_proto_msgTypes[8]
+	mi := &file_millrace_v1_worker_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1529,7 +1619,7 @@ func (x *Worker) String() string {
 func (*Worker) ProtoMessage() {}
 
 func (x *Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_proto_msgTypes[8]
+	mi := &file_millrace_v1_worker_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1542,7 +1632,7 @@ func (x *Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Worker.ProtoReflect.Descriptor instead.
 func (*Worker) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{8}
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Worker) GetWorkerId() uint32 {
@@ -1818,6 +1908,13 @@ func (x *Worker) GetMemoryEvictableBytes() uint64 {
 	return 0
 }
 
+func (x *Worker) GetNetworkDevices() []*NetworkDevice {
+	if x != nil {
+		return x.NetworkDevices
+	}
+	return nil
+}
+
 // LinearAlgebra describes how a worker's native ops compute linear algebra on the CPU. Output only.
 type LinearAlgebra struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1839,7 +1936,7 @@ type LinearAlgebra struct {
 
 func (x *LinearAlgebra) Reset() {
 	*x = LinearAlgebra{}
-	mi := &file_millrace_v1_worker_proto_msgTypes[9]
+	mi := &file_millrace_v1_worker_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1851,7 +1948,7 @@ func (x *LinearAlgebra) String() string {
 func (*LinearAlgebra) ProtoMessage() {}
 
 func (x *LinearAlgebra) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_proto_msgTypes[9]
+	mi := &file_millrace_v1_worker_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1864,7 +1961,7 @@ func (x *LinearAlgebra) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinearAlgebra.ProtoReflect.Descriptor instead.
 func (*LinearAlgebra) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{9}
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *LinearAlgebra) GetLibrary() string {
@@ -1914,7 +2011,7 @@ type WorkerAddress struct {
 
 func (x *WorkerAddress) Reset() {
 	*x = WorkerAddress{}
-	mi := &file_millrace_v1_worker_proto_msgTypes[10]
+	mi := &file_millrace_v1_worker_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1926,7 +2023,7 @@ func (x *WorkerAddress) String() string {
 func (*WorkerAddress) ProtoMessage() {}
 
 func (x *WorkerAddress) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_proto_msgTypes[10]
+	mi := &file_millrace_v1_worker_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1939,7 +2036,7 @@ func (x *WorkerAddress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerAddress.ProtoReflect.Descriptor instead.
 func (*WorkerAddress) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{10}
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *WorkerAddress) GetWorkerId() uint32 {
@@ -2061,7 +2158,18 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\x17_nv_link_received_bytesB\x15\n" +
 	"\x13_nv_link_sent_bytesB!\n" +
 	"\x1f_pcie_received_bytes_per_secondB\x1d\n" +
-	"\x1b_pcie_sent_bytes_per_second\"\xf8\x03\n" +
+	"\x1b_pcie_sent_bytes_per_second\"\xc5\x02\n" +
+	"\rNetworkDevice\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12*\n" +
+	"\x0ereceived_bytes\x18\x02 \x01(\x04H\x00R\rreceivedBytes\x88\x01\x01\x12\"\n" +
+	"\n" +
+	"sent_bytes\x18\x03 \x01(\x04H\x01R\tsentBytes\x88\x01\x01\x12>\n" +
+	"\x19received_bytes_per_second\x18\x04 \x01(\x01H\x02R\x16receivedBytesPerSecond\x88\x01\x01\x126\n" +
+	"\x15sent_bytes_per_second\x18\x05 \x01(\x01H\x03R\x12sentBytesPerSecond\x88\x01\x01B\x11\n" +
+	"\x0f_received_bytesB\r\n" +
+	"\v_sent_bytesB\x1c\n" +
+	"\x1a_received_bytes_per_secondB\x18\n" +
+	"\x16_sent_bytes_per_second\"\xf8\x03\n" +
 	"\vWorkerDrain\x123\n" +
 	"\apurpose\x18\x01 \x01(\x0e2\x19.millrace.v1.DrainPurposeR\apurpose\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12;\n" +
@@ -2082,7 +2190,7 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x1c\n" +
 	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x14\n" +
 	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\x12\x16\n" +
-	"\x06reason\x18\x05 \x01(\tR\x06reason\"\xe2\f\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\"\xa7\r\n" +
 	"\x06Worker\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\rR\bworkerId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12 \n" +
@@ -2129,7 +2237,8 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\brevision\x18$ \x01(\x04R\brevision\x12A\n" +
 	"\x0elinear_algebra\x18% \x01(\v2\x1a.millrace.v1.LinearAlgebraR\rlinearAlgebra\x12-\n" +
 	"\x05tiers\x18& \x03(\v2\x17.millrace.v1.MemoryTierR\x05tiers\x124\n" +
-	"\x16memory_evictable_bytes\x18' \x01(\x04R\x14memoryEvictableBytes\x1a<\n" +
+	"\x16memory_evictable_bytes\x18' \x01(\x04R\x14memoryEvictableBytes\x12C\n" +
+	"\x0fnetwork_devices\x18( \x03(\v2\x1a.millrace.v1.NetworkDeviceR\x0enetworkDevices\x1a<\n" +
 	"\x0eResourcesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"e\n" +
@@ -2196,7 +2305,7 @@ func file_millrace_v1_worker_proto_rawDescGZIP() []byte {
 }
 
 var file_millrace_v1_worker_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_millrace_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_millrace_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_millrace_v1_worker_proto_goTypes = []any{
 	(WorkerState)(0),              // 0: millrace.v1.WorkerState
 	(DeviceKind)(0),               // 1: millrace.v1.DeviceKind
@@ -2210,44 +2319,46 @@ var file_millrace_v1_worker_proto_goTypes = []any{
 	(*Gpu)(nil),                   // 9: millrace.v1.Gpu
 	(*GpuLink)(nil),               // 10: millrace.v1.GpuLink
 	(*GpuHealth)(nil),             // 11: millrace.v1.GpuHealth
-	(*WorkerDrain)(nil),           // 12: millrace.v1.WorkerDrain
-	(*StayingObject)(nil),         // 13: millrace.v1.StayingObject
-	(*Worker)(nil),                // 14: millrace.v1.Worker
-	(*LinearAlgebra)(nil),         // 15: millrace.v1.LinearAlgebra
-	(*WorkerAddress)(nil),         // 16: millrace.v1.WorkerAddress
-	nil,                           // 17: millrace.v1.Worker.ResourcesEntry
-	(*durationpb.Duration)(nil),   // 18: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
-	(*MemoryTier)(nil),            // 20: millrace.v1.MemoryTier
+	(*NetworkDevice)(nil),         // 12: millrace.v1.NetworkDevice
+	(*WorkerDrain)(nil),           // 13: millrace.v1.WorkerDrain
+	(*StayingObject)(nil),         // 14: millrace.v1.StayingObject
+	(*Worker)(nil),                // 15: millrace.v1.Worker
+	(*LinearAlgebra)(nil),         // 16: millrace.v1.LinearAlgebra
+	(*WorkerAddress)(nil),         // 17: millrace.v1.WorkerAddress
+	nil,                           // 18: millrace.v1.Worker.ResourcesEntry
+	(*durationpb.Duration)(nil),   // 19: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
+	(*MemoryTier)(nil),            // 21: millrace.v1.MemoryTier
 }
 var file_millrace_v1_worker_proto_depIdxs = []int32{
 	3,  // 0: millrace.v1.Route.path:type_name -> millrace.v1.TransferPath
 	4,  // 1: millrace.v1.Route.state:type_name -> millrace.v1.RouteState
-	18, // 2: millrace.v1.Route.latency:type_name -> google.protobuf.Duration
-	19, // 3: millrace.v1.WorkerDeath.end_time:type_name -> google.protobuf.Timestamp
+	19, // 2: millrace.v1.Route.latency:type_name -> google.protobuf.Duration
+	20, // 3: millrace.v1.WorkerDeath.end_time:type_name -> google.protobuf.Timestamp
 	10, // 4: millrace.v1.Gpu.links:type_name -> millrace.v1.GpuLink
 	5,  // 5: millrace.v1.WorkerDrain.purpose:type_name -> millrace.v1.DrainPurpose
-	19, // 6: millrace.v1.WorkerDrain.create_time:type_name -> google.protobuf.Timestamp
-	19, // 7: millrace.v1.WorkerDrain.expire_time:type_name -> google.protobuf.Timestamp
-	13, // 8: millrace.v1.WorkerDrain.staying:type_name -> millrace.v1.StayingObject
+	20, // 6: millrace.v1.WorkerDrain.create_time:type_name -> google.protobuf.Timestamp
+	20, // 7: millrace.v1.WorkerDrain.expire_time:type_name -> google.protobuf.Timestamp
+	14, // 8: millrace.v1.WorkerDrain.staying:type_name -> millrace.v1.StayingObject
 	0,  // 9: millrace.v1.Worker.state:type_name -> millrace.v1.WorkerState
 	1,  // 10: millrace.v1.Worker.device:type_name -> millrace.v1.DeviceKind
 	9,  // 11: millrace.v1.Worker.gpu:type_name -> millrace.v1.Gpu
 	11, // 12: millrace.v1.Worker.gpu_health:type_name -> millrace.v1.GpuHealth
-	17, // 13: millrace.v1.Worker.resources:type_name -> millrace.v1.Worker.ResourcesEntry
-	19, // 14: millrace.v1.Worker.create_time:type_name -> google.protobuf.Timestamp
-	19, // 15: millrace.v1.Worker.last_seen_time:type_name -> google.protobuf.Timestamp
+	18, // 13: millrace.v1.Worker.resources:type_name -> millrace.v1.Worker.ResourcesEntry
+	20, // 14: millrace.v1.Worker.create_time:type_name -> google.protobuf.Timestamp
+	20, // 15: millrace.v1.Worker.last_seen_time:type_name -> google.protobuf.Timestamp
 	8,  // 16: millrace.v1.Worker.deaths:type_name -> millrace.v1.WorkerDeath
 	7,  // 17: millrace.v1.Worker.routes:type_name -> millrace.v1.Route
-	12, // 18: millrace.v1.Worker.drain:type_name -> millrace.v1.WorkerDrain
-	15, // 19: millrace.v1.Worker.linear_algebra:type_name -> millrace.v1.LinearAlgebra
-	20, // 20: millrace.v1.Worker.tiers:type_name -> millrace.v1.MemoryTier
-	1,  // 21: millrace.v1.WorkerAddress.device:type_name -> millrace.v1.DeviceKind
-	22, // [22:22] is the sub-list for method output_type
-	22, // [22:22] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	13, // 18: millrace.v1.Worker.drain:type_name -> millrace.v1.WorkerDrain
+	16, // 19: millrace.v1.Worker.linear_algebra:type_name -> millrace.v1.LinearAlgebra
+	21, // 20: millrace.v1.Worker.tiers:type_name -> millrace.v1.MemoryTier
+	12, // 21: millrace.v1.Worker.network_devices:type_name -> millrace.v1.NetworkDevice
+	1,  // 22: millrace.v1.WorkerAddress.device:type_name -> millrace.v1.DeviceKind
+	23, // [23:23] is the sub-list for method output_type
+	23, // [23:23] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_worker_proto_init() }
@@ -2267,13 +2378,14 @@ func file_millrace_v1_worker_proto_init() {
 	}
 	file_millrace_v1_worker_proto_msgTypes[3].OneofWrappers = []any{}
 	file_millrace_v1_worker_proto_msgTypes[5].OneofWrappers = []any{}
+	file_millrace_v1_worker_proto_msgTypes[6].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_worker_proto_rawDesc), len(file_millrace_v1_worker_proto_rawDesc)),
 			NumEnums:      6,
-			NumMessages:   12,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

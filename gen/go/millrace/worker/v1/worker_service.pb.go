@@ -1100,9 +1100,12 @@ type WorkerStats struct {
 	// State of its GPU. Absent: NVML does not report it.
 	GpuHealth *v1.GpuHealth `protobuf:"bytes,14,opt,name=gpu_health,json=gpuHealth,proto3" json:"gpu_health,omitempty"`
 	// The tiers of its memory, from the slab down.
-	Tiers         []*v1.MemoryTier `protobuf:"bytes,15,rep,name=tiers,proto3" json:"tiers,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Tiers []*v1.MemoryTier `protobuf:"bytes,15,rep,name=tiers,proto3" json:"tiers,omitempty"`
+	// The network devices by which it reaches its peers; the scheduler keeps the first 16. Empty:
+	// they are not known.
+	NetworkDevices []*v1.NetworkDevice `protobuf:"bytes,16,rep,name=network_devices,json=networkDevices,proto3" json:"network_devices,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *WorkerStats) Reset() {
@@ -1236,6 +1239,13 @@ func (x *WorkerStats) GetGpuHealth() *v1.GpuHealth {
 func (x *WorkerStats) GetTiers() []*v1.MemoryTier {
 	if x != nil {
 		return x.Tiers
+	}
+	return nil
+}
+
+func (x *WorkerStats) GetNetworkDevices() []*v1.NetworkDevice {
+	if x != nil {
+		return x.NetworkDevices
 	}
 	return nil
 }
@@ -2389,7 +2399,7 @@ const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\fObjectReport\x125\n" +
 	"\areplica\x18\x01 \x01(\v2\x1b.millrace.worker.v1.ReplicaR\areplica\x125\n" +
 	"\x05event\x18\x02 \x01(\x0e2\x1f.millrace.worker.v1.ObjectEventR\x05event\x12#\n" +
-	"\rinline_result\x18\x03 \x01(\fR\finlineResult\"\x8a\x05\n" +
+	"\rinline_result\x18\x03 \x01(\fR\finlineResult\"\xcf\x05\n" +
 	"\vWorkerStats\x12*\n" +
 	"\x11memory_used_bytes\x18\x01 \x01(\x04R\x0fmemoryUsedBytes\x12\x1b\n" +
 	"\trss_bytes\x18\x02 \x01(\x04R\brssBytes\x12%\n" +
@@ -2408,7 +2418,8 @@ const file_millrace_worker_v1_worker_service_proto_rawDesc = "" +
 	"\x06routes\x18\r \x03(\v2\x12.millrace.v1.RouteR\x06routes\x125\n" +
 	"\n" +
 	"gpu_health\x18\x0e \x01(\v2\x16.millrace.v1.GpuHealthR\tgpuHealth\x12-\n" +
-	"\x05tiers\x18\x0f \x03(\v2\x17.millrace.v1.MemoryTierR\x05tiers\"\xd0\a\n" +
+	"\x05tiers\x18\x0f \x03(\v2\x17.millrace.v1.MemoryTierR\x05tiers\x12C\n" +
+	"\x0fnetwork_devices\x18\x10 \x03(\v2\x1a.millrace.v1.NetworkDeviceR\x0enetworkDevices\"\xd0\a\n" +
 	"\x0fSessionResponse\x12>\n" +
 	"\n" +
 	"registered\x18\x01 \x01(\v2\x1e.millrace.worker.v1.RegisteredR\n" +
@@ -2582,10 +2593,11 @@ var file_millrace_worker_v1_worker_service_proto_goTypes = []any{
 	(*v1.Route)(nil),                  // 29: millrace.v1.Route
 	(*v1.GpuHealth)(nil),              // 30: millrace.v1.GpuHealth
 	(*v1.MemoryTier)(nil),             // 31: millrace.v1.MemoryTier
-	(*v1.Function)(nil),               // 32: millrace.v1.Function
-	(*durationpb.Duration)(nil),       // 33: google.protobuf.Duration
-	(*v1.Op)(nil),                     // 34: millrace.v1.Op
-	(*v1.WorkerDeath)(nil),            // 35: millrace.v1.WorkerDeath
+	(*v1.NetworkDevice)(nil),          // 32: millrace.v1.NetworkDevice
+	(*v1.Function)(nil),               // 33: millrace.v1.Function
+	(*durationpb.Duration)(nil),       // 34: google.protobuf.Duration
+	(*v1.Op)(nil),                     // 35: millrace.v1.Op
+	(*v1.WorkerDeath)(nil),            // 36: millrace.v1.WorkerDeath
 }
 var file_millrace_worker_v1_worker_service_proto_depIdxs = []int32{
 	25, // 0: millrace.worker.v1.Registration.device:type_name -> millrace.v1.DeviceKind
@@ -2610,37 +2622,38 @@ var file_millrace_worker_v1_worker_service_proto_depIdxs = []int32{
 	29, // 19: millrace.worker.v1.WorkerStats.routes:type_name -> millrace.v1.Route
 	30, // 20: millrace.worker.v1.WorkerStats.gpu_health:type_name -> millrace.v1.GpuHealth
 	31, // 21: millrace.worker.v1.WorkerStats.tiers:type_name -> millrace.v1.MemoryTier
-	15, // 22: millrace.worker.v1.SessionResponse.registered:type_name -> millrace.worker.v1.Registered
-	16, // 23: millrace.worker.v1.SessionResponse.ops:type_name -> millrace.worker.v1.OpDefinition
-	32, // 24: millrace.worker.v1.SessionResponse.functions:type_name -> millrace.v1.Function
-	17, // 25: millrace.worker.v1.SessionResponse.peers:type_name -> millrace.worker.v1.Peer
-	18, // 26: millrace.worker.v1.SessionResponse.assignments:type_name -> millrace.worker.v1.Assignment
-	4,  // 27: millrace.worker.v1.SessionResponse.retractions:type_name -> millrace.worker.v1.AttemptRef
-	4,  // 28: millrace.worker.v1.SessionResponse.cancellations:type_name -> millrace.worker.v1.AttemptRef
-	3,  // 29: millrace.worker.v1.SessionResponse.releases:type_name -> millrace.worker.v1.Replica
-	13, // 30: millrace.worker.v1.SessionResponse.leave:type_name -> millrace.worker.v1.Leave
-	14, // 31: millrace.worker.v1.SessionResponse.next_uses:type_name -> millrace.worker.v1.NextUse
-	12, // 32: millrace.worker.v1.SessionResponse.rescues:type_name -> millrace.worker.v1.Rescue
-	3,  // 33: millrace.worker.v1.SessionResponse.accepted_writes:type_name -> millrace.worker.v1.Replica
-	3,  // 34: millrace.worker.v1.SessionResponse.keeps:type_name -> millrace.worker.v1.Replica
-	4,  // 35: millrace.worker.v1.SessionResponse.freed_slots:type_name -> millrace.worker.v1.AttemptRef
-	3,  // 36: millrace.worker.v1.Rescue.objects:type_name -> millrace.worker.v1.Replica
-	33, // 37: millrace.worker.v1.Registered.lease:type_name -> google.protobuf.Duration
-	34, // 38: millrace.worker.v1.OpDefinition.op:type_name -> millrace.v1.Op
-	25, // 39: millrace.worker.v1.Peer.device:type_name -> millrace.v1.DeviceKind
-	19, // 40: millrace.worker.v1.Assignment.inputs:type_name -> millrace.worker.v1.Input
-	24, // 41: millrace.worker.v1.Assignment.resources:type_name -> millrace.worker.v1.Assignment.ResourcesEntry
-	35, // 42: millrace.worker.v1.ReportWorkerDeathRequest.death:type_name -> millrace.v1.WorkerDeath
-	4,  // 43: millrace.worker.v1.ReportWorkerDeathRequest.called:type_name -> millrace.worker.v1.AttemptRef
-	5,  // 44: millrace.worker.v1.WorkerService.Session:input_type -> millrace.worker.v1.SessionRequest
-	20, // 45: millrace.worker.v1.WorkerService.ReportWorkerDeath:input_type -> millrace.worker.v1.ReportWorkerDeathRequest
-	11, // 46: millrace.worker.v1.WorkerService.Session:output_type -> millrace.worker.v1.SessionResponse
-	21, // 47: millrace.worker.v1.WorkerService.ReportWorkerDeath:output_type -> millrace.worker.v1.ReportWorkerDeathResponse
-	46, // [46:48] is the sub-list for method output_type
-	44, // [44:46] is the sub-list for method input_type
-	44, // [44:44] is the sub-list for extension type_name
-	44, // [44:44] is the sub-list for extension extendee
-	0,  // [0:44] is the sub-list for field type_name
+	32, // 22: millrace.worker.v1.WorkerStats.network_devices:type_name -> millrace.v1.NetworkDevice
+	15, // 23: millrace.worker.v1.SessionResponse.registered:type_name -> millrace.worker.v1.Registered
+	16, // 24: millrace.worker.v1.SessionResponse.ops:type_name -> millrace.worker.v1.OpDefinition
+	33, // 25: millrace.worker.v1.SessionResponse.functions:type_name -> millrace.v1.Function
+	17, // 26: millrace.worker.v1.SessionResponse.peers:type_name -> millrace.worker.v1.Peer
+	18, // 27: millrace.worker.v1.SessionResponse.assignments:type_name -> millrace.worker.v1.Assignment
+	4,  // 28: millrace.worker.v1.SessionResponse.retractions:type_name -> millrace.worker.v1.AttemptRef
+	4,  // 29: millrace.worker.v1.SessionResponse.cancellations:type_name -> millrace.worker.v1.AttemptRef
+	3,  // 30: millrace.worker.v1.SessionResponse.releases:type_name -> millrace.worker.v1.Replica
+	13, // 31: millrace.worker.v1.SessionResponse.leave:type_name -> millrace.worker.v1.Leave
+	14, // 32: millrace.worker.v1.SessionResponse.next_uses:type_name -> millrace.worker.v1.NextUse
+	12, // 33: millrace.worker.v1.SessionResponse.rescues:type_name -> millrace.worker.v1.Rescue
+	3,  // 34: millrace.worker.v1.SessionResponse.accepted_writes:type_name -> millrace.worker.v1.Replica
+	3,  // 35: millrace.worker.v1.SessionResponse.keeps:type_name -> millrace.worker.v1.Replica
+	4,  // 36: millrace.worker.v1.SessionResponse.freed_slots:type_name -> millrace.worker.v1.AttemptRef
+	3,  // 37: millrace.worker.v1.Rescue.objects:type_name -> millrace.worker.v1.Replica
+	34, // 38: millrace.worker.v1.Registered.lease:type_name -> google.protobuf.Duration
+	35, // 39: millrace.worker.v1.OpDefinition.op:type_name -> millrace.v1.Op
+	25, // 40: millrace.worker.v1.Peer.device:type_name -> millrace.v1.DeviceKind
+	19, // 41: millrace.worker.v1.Assignment.inputs:type_name -> millrace.worker.v1.Input
+	24, // 42: millrace.worker.v1.Assignment.resources:type_name -> millrace.worker.v1.Assignment.ResourcesEntry
+	36, // 43: millrace.worker.v1.ReportWorkerDeathRequest.death:type_name -> millrace.v1.WorkerDeath
+	4,  // 44: millrace.worker.v1.ReportWorkerDeathRequest.called:type_name -> millrace.worker.v1.AttemptRef
+	5,  // 45: millrace.worker.v1.WorkerService.Session:input_type -> millrace.worker.v1.SessionRequest
+	20, // 46: millrace.worker.v1.WorkerService.ReportWorkerDeath:input_type -> millrace.worker.v1.ReportWorkerDeathRequest
+	11, // 47: millrace.worker.v1.WorkerService.Session:output_type -> millrace.worker.v1.SessionResponse
+	21, // 48: millrace.worker.v1.WorkerService.ReportWorkerDeath:output_type -> millrace.worker.v1.ReportWorkerDeathResponse
+	47, // [47:49] is the sub-list for method output_type
+	45, // [45:47] is the sub-list for method input_type
+	45, // [45:45] is the sub-list for extension type_name
+	45, // [45:45] is the sub-list for extension extendee
+	0,  // [0:45] is the sub-list for field type_name
 }
 
 func init() { file_millrace_worker_v1_worker_service_proto_init() }

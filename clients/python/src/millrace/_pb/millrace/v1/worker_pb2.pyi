@@ -224,6 +224,20 @@ class GpuHealth(_message.Message):
     pcie_sent_bytes_per_second: float
     def __init__(self, used_bytes: _Optional[int] = ..., utilization_percent: _Optional[int] = ..., memory_percent: _Optional[int] = ..., clock_mhz: _Optional[int] = ..., throttle_reasons: _Optional[_Iterable[str]] = ..., watts: _Optional[float] = ..., celsius: _Optional[int] = ..., corrected_ecc_errors: _Optional[int] = ..., uncorrected_ecc_errors: _Optional[int] = ..., xids: _Optional[int] = ..., last_event: _Optional[str] = ..., foreign_processes: _Optional[int] = ..., foreign_bytes: _Optional[int] = ..., nv_link_received_bytes: _Optional[int] = ..., nv_link_sent_bytes: _Optional[int] = ..., pcie_received_bytes_per_second: _Optional[float] = ..., pcie_sent_bytes_per_second: _Optional[float] = ...) -> None: ...
 
+class NetworkDevice(_message.Message):
+    __slots__ = ("name", "received_bytes", "sent_bytes", "received_bytes_per_second", "sent_bytes_per_second")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    SENT_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    received_bytes: int
+    sent_bytes: int
+    received_bytes_per_second: float
+    sent_bytes_per_second: float
+    def __init__(self, name: _Optional[str] = ..., received_bytes: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., received_bytes_per_second: _Optional[float] = ..., sent_bytes_per_second: _Optional[float] = ...) -> None: ...
+
 class WorkerDrain(_message.Message):
     __slots__ = ("purpose", "reason", "create_time", "expire_time", "copied_objects", "copied_bytes", "remaining_objects", "remaining_bytes", "staying_objects", "staying_bytes", "staying")
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
@@ -265,7 +279,7 @@ class StayingObject(_message.Message):
     def __init__(self, task_id: _Optional[int] = ..., key: _Optional[str] = ..., namespace: _Optional[str] = ..., bytes: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Worker(_message.Message):
-    __slots__ = ("worker_id", "name", "incarnation", "state", "host", "pid", "data_address", "device", "gpu", "gpu_health", "version", "executors", "slots", "resources", "create_time", "last_seen_time", "assigned_tasks", "finished_tasks", "objects", "memory_limit_bytes", "memory_used_bytes", "rss_bytes", "received_bytes", "sent_bytes", "spilled_bytes", "spill_written_bytes", "spill_read_bytes", "spill_failure", "executor_deaths", "last_executor_death", "death_count", "deaths", "routes", "drain", "supervised", "revision", "linear_algebra", "tiers", "memory_evictable_bytes")
+    __slots__ = ("worker_id", "name", "incarnation", "state", "host", "pid", "data_address", "device", "gpu", "gpu_health", "version", "executors", "slots", "resources", "create_time", "last_seen_time", "assigned_tasks", "finished_tasks", "objects", "memory_limit_bytes", "memory_used_bytes", "rss_bytes", "received_bytes", "sent_bytes", "spilled_bytes", "spill_written_bytes", "spill_read_bytes", "spill_failure", "executor_deaths", "last_executor_death", "death_count", "deaths", "routes", "drain", "supervised", "revision", "linear_algebra", "tiers", "memory_evictable_bytes", "network_devices")
     class ResourcesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -312,6 +326,7 @@ class Worker(_message.Message):
     LINEAR_ALGEBRA_FIELD_NUMBER: _ClassVar[int]
     TIERS_FIELD_NUMBER: _ClassVar[int]
     MEMORY_EVICTABLE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NETWORK_DEVICES_FIELD_NUMBER: _ClassVar[int]
     worker_id: int
     name: str
     incarnation: str
@@ -351,7 +366,8 @@ class Worker(_message.Message):
     linear_algebra: LinearAlgebra
     tiers: _containers.RepeatedCompositeFieldContainer[_memory_pb2.MemoryTier]
     memory_evictable_bytes: int
-    def __init__(self, worker_id: _Optional[int] = ..., name: _Optional[str] = ..., incarnation: _Optional[str] = ..., state: _Optional[_Union[WorkerState, str]] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., data_address: _Optional[str] = ..., device: _Optional[_Union[DeviceKind, str]] = ..., gpu: _Optional[_Union[Gpu, _Mapping]] = ..., gpu_health: _Optional[_Union[GpuHealth, _Mapping]] = ..., version: _Optional[str] = ..., executors: _Optional[_Iterable[str]] = ..., slots: _Optional[int] = ..., resources: _Optional[_Mapping[str, float]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_seen_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., assigned_tasks: _Optional[int] = ..., finished_tasks: _Optional[int] = ..., objects: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., spilled_bytes: _Optional[int] = ..., spill_written_bytes: _Optional[int] = ..., spill_read_bytes: _Optional[int] = ..., spill_failure: _Optional[str] = ..., executor_deaths: _Optional[int] = ..., last_executor_death: _Optional[str] = ..., death_count: _Optional[int] = ..., deaths: _Optional[_Iterable[_Union[WorkerDeath, _Mapping]]] = ..., routes: _Optional[_Iterable[_Union[Route, _Mapping]]] = ..., drain: _Optional[_Union[WorkerDrain, _Mapping]] = ..., supervised: bool = ..., revision: _Optional[int] = ..., linear_algebra: _Optional[_Union[LinearAlgebra, _Mapping]] = ..., tiers: _Optional[_Iterable[_Union[_memory_pb2.MemoryTier, _Mapping]]] = ..., memory_evictable_bytes: _Optional[int] = ...) -> None: ...
+    network_devices: _containers.RepeatedCompositeFieldContainer[NetworkDevice]
+    def __init__(self, worker_id: _Optional[int] = ..., name: _Optional[str] = ..., incarnation: _Optional[str] = ..., state: _Optional[_Union[WorkerState, str]] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., data_address: _Optional[str] = ..., device: _Optional[_Union[DeviceKind, str]] = ..., gpu: _Optional[_Union[Gpu, _Mapping]] = ..., gpu_health: _Optional[_Union[GpuHealth, _Mapping]] = ..., version: _Optional[str] = ..., executors: _Optional[_Iterable[str]] = ..., slots: _Optional[int] = ..., resources: _Optional[_Mapping[str, float]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_seen_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., assigned_tasks: _Optional[int] = ..., finished_tasks: _Optional[int] = ..., objects: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., spilled_bytes: _Optional[int] = ..., spill_written_bytes: _Optional[int] = ..., spill_read_bytes: _Optional[int] = ..., spill_failure: _Optional[str] = ..., executor_deaths: _Optional[int] = ..., last_executor_death: _Optional[str] = ..., death_count: _Optional[int] = ..., deaths: _Optional[_Iterable[_Union[WorkerDeath, _Mapping]]] = ..., routes: _Optional[_Iterable[_Union[Route, _Mapping]]] = ..., drain: _Optional[_Union[WorkerDrain, _Mapping]] = ..., supervised: bool = ..., revision: _Optional[int] = ..., linear_algebra: _Optional[_Union[LinearAlgebra, _Mapping]] = ..., tiers: _Optional[_Iterable[_Union[_memory_pb2.MemoryTier, _Mapping]]] = ..., memory_evictable_bytes: _Optional[int] = ..., network_devices: _Optional[_Iterable[_Union[NetworkDevice, _Mapping]]] = ...) -> None: ...
 
 class LinearAlgebra(_message.Message):
     __slots__ = ("library", "file", "cores", "ops")

@@ -227,7 +227,7 @@ class ObjectReport(_message.Message):
     def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., event: _Optional[_Union[ObjectEvent, str]] = ..., inline_result: _Optional[bytes] = ...) -> None: ...
 
 class WorkerStats(_message.Message):
-    __slots__ = ("memory_used_bytes", "rss_bytes", "received_bytes", "sent_bytes", "executor_deaths", "last_executor_death", "memory_evictable_bytes", "memory_pressure", "spilled_bytes", "spill_written_bytes", "spill_read_bytes", "spill_failure", "routes", "gpu_health", "tiers")
+    __slots__ = ("memory_used_bytes", "rss_bytes", "received_bytes", "sent_bytes", "executor_deaths", "last_executor_death", "memory_evictable_bytes", "memory_pressure", "spilled_bytes", "spill_written_bytes", "spill_read_bytes", "spill_failure", "routes", "gpu_health", "tiers", "network_devices")
     MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
     RSS_BYTES_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -243,6 +243,7 @@ class WorkerStats(_message.Message):
     ROUTES_FIELD_NUMBER: _ClassVar[int]
     GPU_HEALTH_FIELD_NUMBER: _ClassVar[int]
     TIERS_FIELD_NUMBER: _ClassVar[int]
+    NETWORK_DEVICES_FIELD_NUMBER: _ClassVar[int]
     memory_used_bytes: int
     rss_bytes: int
     received_bytes: int
@@ -258,7 +259,8 @@ class WorkerStats(_message.Message):
     routes: _containers.RepeatedCompositeFieldContainer[_worker_pb2.Route]
     gpu_health: _worker_pb2.GpuHealth
     tiers: _containers.RepeatedCompositeFieldContainer[_memory_pb2.MemoryTier]
-    def __init__(self, memory_used_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., executor_deaths: _Optional[int] = ..., last_executor_death: _Optional[str] = ..., memory_evictable_bytes: _Optional[int] = ..., memory_pressure: bool = ..., spilled_bytes: _Optional[int] = ..., spill_written_bytes: _Optional[int] = ..., spill_read_bytes: _Optional[int] = ..., spill_failure: _Optional[str] = ..., routes: _Optional[_Iterable[_Union[_worker_pb2.Route, _Mapping]]] = ..., gpu_health: _Optional[_Union[_worker_pb2.GpuHealth, _Mapping]] = ..., tiers: _Optional[_Iterable[_Union[_memory_pb2.MemoryTier, _Mapping]]] = ...) -> None: ...
+    network_devices: _containers.RepeatedCompositeFieldContainer[_worker_pb2.NetworkDevice]
+    def __init__(self, memory_used_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., executor_deaths: _Optional[int] = ..., last_executor_death: _Optional[str] = ..., memory_evictable_bytes: _Optional[int] = ..., memory_pressure: bool = ..., spilled_bytes: _Optional[int] = ..., spill_written_bytes: _Optional[int] = ..., spill_read_bytes: _Optional[int] = ..., spill_failure: _Optional[str] = ..., routes: _Optional[_Iterable[_Union[_worker_pb2.Route, _Mapping]]] = ..., gpu_health: _Optional[_Union[_worker_pb2.GpuHealth, _Mapping]] = ..., tiers: _Optional[_Iterable[_Union[_memory_pb2.MemoryTier, _Mapping]]] = ..., network_devices: _Optional[_Iterable[_Union[_worker_pb2.NetworkDevice, _Mapping]]] = ...) -> None: ...
 
 class SessionResponse(_message.Message):
     __slots__ = ("registered", "ops", "functions", "peers", "assignments", "retractions", "cancellations", "releases", "leave", "stop_reason", "reregister", "next_uses", "rescues", "dropped_functions", "drained", "accepted_writes", "keeps", "freed_slots")
