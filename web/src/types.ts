@@ -61,7 +61,7 @@ export interface ClusterEvent {
   text: string;
 }
 
-type Int64 = string | number;
+export type Int64 = string | number;
 
 export interface Route {
   peerWorkerId?: number;
@@ -110,6 +110,15 @@ export interface GpuHealth {
   nvLinkSentBytes?: Int64;
   pcieReceivedBytesPerSecond?: number;
   pcieSentBytesPerSecond?: number;
+}
+
+// What the kernel does not count is absent, and so are rates before the second look.
+export interface NetworkDevice {
+  name?: string;
+  receivedBytes?: Int64;
+  sentBytes?: Int64;
+  receivedBytesPerSecond?: number;
+  sentBytesPerSecond?: number;
 }
 
 export interface Gpu {
@@ -168,6 +177,7 @@ export interface Worker {
     staying?: { taskId?: Int64; key?: string; bytes?: Int64; reason?: string }[];
   };
   supervised?: boolean;
+  networkDevices?: NetworkDevice[];
 }
 
 export type Counts = Partial<

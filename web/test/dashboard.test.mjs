@@ -46,6 +46,7 @@ before(async () => {
 
 after(close);
 
+const rates = /^[0-9.]+ .?i?B\/s$/;
 const shows = (page, text) => page.locator("#content").getByText(text).first().waitFor();
 
 // Each page with what it must show.
@@ -81,6 +82,10 @@ const pages = [
       await shows(page, /SIGKILL|killed/);
       await shows(page, / INFO (registered|executor ready) worker=host-2/);
       await shows(page, /\/s sent; /);
+      // The cluster is on one host: its workers reach each other by the interface of loopback.
+      const network = page.getByRole("region", { name: "Network devices" }).locator("tr");
+      const cells = network.filter({ has: page.getByText("lo", { exact: true }) }).locator("td");
+      for (const at of [1, 2]) await cells.nth(at).getByText(rates).waitFor();
       await shows(page, "Memory by tier");
       const processes = page.getByRole("region", { name: "Executor processes" });
       const inSlot = processes.locator("tr", { hasText: "python slot 0" }).first();

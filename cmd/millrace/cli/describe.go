@@ -146,6 +146,7 @@ func workerText(w io.Writer, x *millracev1.Worker) {
 	if file := x.GetLinearAlgebra().GetFile(); file != "" {
 		row(w, "library file", file)
 	}
+	linkRows(w, x)
 	for _, p := range peersOf(x) {
 		row(w, "reads "+p.Source, laneText(&p))
 	}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dustin/go-humanize"
+
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
@@ -52,6 +54,38 @@ func gpuHealth(h *millracev1.GpuHealth) string {
 		return "ok"
 	}
 	return strings.Join(wrong, "; ")
+}
+
+// linkRows describes what the links of a worker's GPU and its network devices carry. It leaves out
+// what is not known.
+func linkRows(w io.Writer, x *millracev1.Worker) {
+	h := x.GetGpuHealth()
+	if h != nil && h.NvLinkReceivedBytes != nil && h.NvLinkSentBytes != nil {
+		row(w, "nvlink", soFar(h.GetNvLinkReceivedBytes(), h.GetNvLinkSentBytes()))
+	}
+	if h != nil && h.PcieReceivedBytesPerSecond != nil && h.PcieSentBytesPerSecond != nil {
+		row(w, "pcie", rates(h.GetPcieReceivedBytesPerSecond(), h.GetPcieSentBytesPerSecond()))
+	}
+	for _, d := range x.GetNetworkDevices() {
+		var parts []string
+		if d.ReceivedBytesPerSecond != nil && d.SentBytesPerSecond != nil {
+			parts = append(parts, rates(d.GetReceivedBytesPerSecond(), d.GetSentBytesPerSecond()))
+		}
+		if d.ReceivedBytes != nil && d.SentBytes != nil {
+			parts = append(parts, soFar(d.GetReceivedBytes(), d.GetSentBytes()))
+		}
+		row(w, "network "+d.GetName(), cmp.Or(strings.Join(parts, "; "), "not counted"))
+	}
+}
+
+// rates describes rates in bytes per second.
+func rates(received, sent float64) string {
+	return fmt.Sprintf("%s/s received, %s/s sent", humanize.Bytes(uint64(received)), humanize.Bytes(uint64(sent)))
+}
+
+// soFar describes sums of bytes.
+func soFar(received, sent uint64) string {
+	return fmt.Sprintf("%s received, %s sent so far", size(received), size(sent))
 }
 
 // gpusOf returns the active workers with GPUs, by host and name.

@@ -318,7 +318,7 @@ func (a *app) runChild(ctx context.Context, name string) error {
 		Protocol: s.String("protocol"), UCX: a.ucx(), BLASLibrary: s.String("blas-library"),
 		Name: name, Incarnation: os.Getenv(supervisor.IncarnationEnv), Restarted: os.Getenv(supervisor.RestartedEnv) != "", Supervised: true, Scheduler: address, Token: secret.Token, Accept: secret.Accept,
 		Drain: drain, DrainGrace: s.Duration("stop-grace"), Alive: link.Alive, ControlPage: link.Page,
-		Listen: s.String("listen"), Advertise: s.String("advertise"), HTTPAddress: os.Getenv(httpEnv), Slots: slots, Cores: cores, MemoryLimitBytes: limit,
+		Listen: s.String("listen"), Advertise: s.String("advertise"), HTTPAddress: os.Getenv(httpEnv), Sysfs: os.Getenv("MILLRACE_SYSFS"), Slots: slots, Cores: cores, MemoryLimitBytes: limit,
 		PythonCommand: a.python(), Preload: s.Strings("preload"), Executors: s.Int("executors"), SpareExecutors: s.Int("spare-executors"), MaxWaiting: s.Int("max-waiting"), LocalDirectory: s.String("local-directory"),
 		SchedulerTimeout: s.Duration("death-timeout"), MemoryWait: s.Duration("memory-wait"), Zero: s.Bool("zero"), Version: version.String(), Log: slog.Default(),
 		Exec: map[string][]string{},

@@ -76,6 +76,42 @@ func TestLanesAreShown(t *testing.T) {
 	}
 }
 
+// A description has what the links of a GPU and the network devices carry: 0 is a rate, and what is
+// not known is left out.
+func TestDescribeShowsWhatLinksAndNetworkDevicesCarry(t *testing.T) {
+	rate, none, sum := 2.5e9, 0.0, uint64(3<<30)
+	var out bytes.Buffer
+	w := tabwriter.NewWriter(&out, 0, 8, 2, ' ', 0)
+	workerText(w, &millracev1.Worker{
+		GpuHealth: &millracev1.GpuHealth{NvLinkReceivedBytes: &sum, NvLinkSentBytes: new(uint64), PcieReceivedBytesPerSecond: &rate, PcieSentBytesPerSecond: &none},
+		NetworkDevices: []*millracev1.NetworkDevice{
+			{Name: "eth0", ReceivedBytes: &sum, SentBytes: &sum, ReceivedBytesPerSecond: &none, SentBytesPerSecond: &rate},
+			{Name: "mlx5_0:1", ReceivedBytes: &sum, SentBytes: new(uint64)},
+			{Name: "mlx5_1:1"},
+		},
+	})
+	workerText(w, &millracev1.Worker{GpuHealth: new(millracev1.GpuHealth)})
+	if err := w.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	for _, parts := range [][]string{
+		{"nvlink", "3.0 GiB received, 0 B sent so far"},
+		{"pcie", "2.5 GB/s received, 0 B/s sent"},
+		{"network eth0", "0 B/s received, 2.5 GB/s sent; 3.0 GiB received, 3.0 GiB sent so far"},
+		{"network mlx5_0:1", "3.0 GiB received, 0 B sent so far"},
+		{"network mlx5_1:1", "not counted"},
+	} {
+		if !hasLine(out.String(), parts) {
+			t.Errorf("no line has %q:\n%s", parts, out.String())
+		}
+	}
+	for _, name := range []string{"nvlink", "pcie"} {
+		if strings.Count(out.String(), name) != 1 {
+			t.Errorf("%s is not there once:\n%s", name, out.String())
+		}
+	}
+}
+
 // hasLine reports whether one line of a text has all parts, in this order.
 func hasLine(text string, parts []string) bool {
 	for line := range strings.Lines(text) {

@@ -6,7 +6,16 @@ import { ago, bytes, count, duration, millis, num, plural, rate, readable, word 
 import { frozen } from "../frozen";
 import { link } from "../router";
 import { useRoutes, useStore, workers } from "../store";
-import type { ExecutorProcess, LogLine, Memory, Route, Task, Worker } from "../types";
+import type {
+  ExecutorProcess,
+  Int64,
+  LogLine,
+  Memory,
+  NetworkDevice,
+  Route,
+  Task,
+  Worker,
+} from "../types";
 import { FreePiece } from "../ui/freepiece";
 import {
   Bar,
@@ -125,6 +134,7 @@ export function WorkerPage(props: { name: string }) {
           />
         </Card>
         {!lost && <Running name={props.name} />}
+        {(w.networkDevices?.length ?? 0) > 0 && <Network devices={w.networkDevices ?? []} />}
       </div>
       {!lost && !frozen && w.executors?.some((kind) => kind !== "native") && (
         <Executors name={props.name} now={now} />
@@ -172,6 +182,55 @@ function traffic(worker: Worker): [string, string][] {
       `${rate(h.pcieReceivedBytesPerSecond)} received, ${rate(h.pcieSentBytesPerSecond ?? 0)} sent`,
     ]);
   return said;
+}
+
+// Network says what the devices carry by which the worker reaches others: of all programs of its
+// host, not only its own.
+function Network({ devices }: { devices: NetworkDevice[] }) {
+  return (
+    <Card title="Network devices" aside="all programs of the host" bare>
+      <Table
+        label="Network devices"
+        rows={devices}
+        id={(d) => d.name ?? ""}
+        columns={[
+          { name: "Device", by: (d) => d.name ?? "", cell: (d) => d.name },
+          {
+            name: "Receives",
+            right: true,
+            by: (d) => d.receivedBytesPerSecond ?? -1,
+            cell: (d) => rateOf(d.receivedBytesPerSecond),
+          },
+          {
+            name: "Sends",
+            right: true,
+            by: (d) => d.sentBytesPerSecond ?? -1,
+            cell: (d) => rateOf(d.sentBytesPerSecond),
+          },
+          {
+            name: "Received",
+            right: true,
+            by: (d) => num(d.receivedBytes),
+            cell: (d) => bytesOf(d.receivedBytes),
+          },
+          {
+            name: "Sent",
+            right: true,
+            by: (d) => num(d.sentBytes),
+            cell: (d) => bytesOf(d.sentBytes),
+          },
+        ]}
+      />
+    </Card>
+  );
+}
+
+function rateOf(perSecond: number | undefined): string {
+  return perSecond === undefined ? "–" : rate(perSecond);
+}
+
+function bytesOf(sum: Int64 | undefined): string {
+  return sum === undefined ? "–" : bytes(num(sum));
 }
 
 function Gpu({ worker }: { worker: Worker }) {
