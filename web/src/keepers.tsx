@@ -2,7 +2,7 @@
 
 import { get } from "./api";
 import { count, plural } from "./format";
-import { link } from "./router";
+import { link, linkTo } from "./router";
 import type { Keeper } from "./types";
 
 // The largest number of holders, and of tasks, that a page names for one result.
@@ -16,7 +16,24 @@ export async function keepersOf(tasks: string[]): Promise<Record<string, Keeper[
   return get<Record<string, Keeper[]>>(`api/holders?${query}`).catch(() => ({}));
 }
 
-const pages = { client: "clients", dataset: "datasets", graph: "graphs", task: "tasks" };
+// datasetId is the id of a dataset's row.
+export function datasetId(d: { name?: string; namespace?: string }): string {
+  return `${d.namespace || "default"}/${d.name ?? ""}`;
+}
+
+// addressOf is the page of a keeper, or its row in a list.
+function addressOf(k: Keeper): string {
+  switch (k.kind) {
+    case "client":
+      return linkTo("clients", k.id ?? "");
+    case "dataset":
+      return linkTo("datasets", datasetId(k));
+    case "graph":
+      return link("graphs", k.id ?? "");
+    case "task":
+      return link("tasks", k.id ?? "");
+  }
+}
 
 // nameOf names a keeper as the page does that lists it: a client without a name has a number.
 export function nameOf(k: Keeper): string {
@@ -33,12 +50,8 @@ export function nameOf(k: Keeper): string {
 }
 
 function KeeperLink({ keeper: k }: { keeper: Keeper }) {
-  const own = k.kind === "graph" || k.kind === "task";
   return (
-    <a
-      class={k.kind === "task" ? "mono" : ""}
-      href={link(pages[k.kind], ...(own ? [k.id ?? ""] : []))}
-    >
+    <a class={k.kind === "task" ? "mono" : ""} href={addressOf(k)}>
       {nameOf(k)}
     </a>
   );

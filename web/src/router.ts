@@ -34,6 +34,11 @@ export function link(...parts: (string | number)[]): string {
   return `#/${parts.map((p) => encodeURIComponent(String(p))).join("/")}`;
 }
 
+// linkTo is a link to one row of a list, which the page shows, marks and focuses.
+export function linkTo(section: string, row: string | number): string {
+  return `${link(section)}?row=${encodeURIComponent(String(row))}`;
+}
+
 export function go(hash: string): void {
   location.hash = hash;
 }

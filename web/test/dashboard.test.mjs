@@ -49,6 +49,16 @@ after(close);
 const rates = /^[0-9.]+ .?i?B\/s$/;
 const shows = (page, text) => page.locator("#content").getByText(text).first().waitFor();
 
+// isMeant waits until the row of a list that a link means is marked, has the focus, and is in view.
+async function isMeant(page, text) {
+  const row = page.locator("tr[aria-current=true]:focus", { hasText: text });
+  await row.waitFor();
+  await page.waitForFunction(() => {
+    const box = document.querySelector("tr[aria-current=true]")?.getBoundingClientRect();
+    return box && box.top >= 0 && box.bottom <= window.innerHeight;
+  });
+}
+
 // Each page with what it must show.
 const pages = [
   [
@@ -207,13 +217,10 @@ const pages = [
     async (page) => {
       const kept = page.getByRole("region", { name: "Kept by" });
       await kept.getByRole("link", { name: "dataset cleaned" }).click();
-      await page.locator("td", { hasText: "cleaned" }).first().waitFor();
+      await isMeant(page, /^cleaned/);
       await page.goBack();
       await kept.getByRole("link", { name: /^client c[0-9]+$/ }).click();
-      await page
-        .getByRole("heading", { name: /client/ })
-        .first()
-        .waitFor();
+      await isMeant(page, / c[0-9]+/);
       await page.goBack();
       await kept.waitFor();
     },
@@ -323,6 +330,27 @@ test("dark, wide, and for a reader", async () => {
     }),
   );
   assert.deepEqual(problems, []);
+});
+
+test("a link to an event shows it, also behind a filter", async () => {
+  await page.goto(addressOf("events"));
+  const times = page
+    .getByRole("region", { name: "Events", exact: true })
+    .locator("td a[href*=row]");
+  await times.last().waitFor();
+  const address = await times.last().getAttribute("href");
+  await page.getByLabel("Filter by text").fill("no event has this text");
+  await times.first().waitFor({ state: "detached" });
+  await page.evaluate((hash) => {
+    location.hash = hash;
+  }, address);
+  await isMeant(page, /./);
+  assert.equal(await page.getByLabel("Filter by text").inputValue(), "");
+});
+
+test("a link to a client that is gone says so", async () => {
+  await page.goto(addressOf("clients?row=999999999"));
+  await page.getByText("What the link means is not in this list, or not any more.").waitFor();
 });
 
 testStream();

@@ -1,13 +1,13 @@
 // Logs and events.
 
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { call, callWorker } from "../api";
 import { ago, clock, fitted, plural } from "../format";
-import { link, place, setQuery } from "../router";
+import { link, linkTo, place, setQuery } from "../router";
 import { events, useStore, workers } from "../store";
 import { presently } from "../time";
 import type { ClusterEvent, LogLine } from "../types";
-import { Badge, Card, Empty, Table, type Tone, useCall, useNow } from "../ui/parts";
+import { Badge, Card, Empty, Table, type Tone, useCall, useMarked, useNow } from "../ui/parts";
 
 interface Line extends LogLine {
   from: string;
@@ -162,11 +162,15 @@ interface Repeated extends ClusterEvent {
   times: number;
 }
 
+function saidBy(e: ClusterEvent): string {
+  return `${e.kind} ${e.worker} ${e.graph} ${e.text}`;
+}
+
 // withoutRepeats shows events that say the same as one, the last, and puts the newest first.
 function withoutRepeats(list: ClusterEvent[]): Repeated[] {
   const found = new Map<string, Repeated>();
   for (const e of list) {
-    const name = `${e.kind} ${e.worker} ${e.graph} ${e.text}`;
+    const name = saidBy(e);
     const times = (found.get(name)?.times ?? 0) + 1;
     found.delete(name);
     found.set(name, { ...e, times });
@@ -179,6 +183,13 @@ export function EventsPage() {
   const now = useNow();
   const [text, setText] = useState("");
   const [only, setOnly] = useState("");
+  const meant = useMarked();
+  useEffect(() => {
+    if (!meant) return;
+    // A filter must not hide the event.
+    setText("");
+    setOnly("");
+  }, [meant]);
   const kinds = [...new Set(all.map((e) => e.kind))].sort();
   const wanted = text.toLowerCase();
   const rows = withoutRepeats(
@@ -188,6 +199,9 @@ export function EventsPage() {
         (wanted === "" || `${e.text} ${e.worker ?? ""}`.toLowerCase().includes(wanted)),
     ),
   );
+  // A later event that says the same may stand for the one that is meant.
+  const event = all.find((e) => String(e.number) === meant);
+  const said = event && saidBy(event);
   return (
     <>
       <div class="bar-of-controls">
@@ -223,13 +237,15 @@ export function EventsPage() {
           <Table
             label="Events"
             rows={rows}
-            id={(e) => e.number}
+            id={(e) => (saidBy(e) === said ? meant : e.number)}
+            marked={meant}
             columns={[
               {
                 name: "Time",
                 cell: (e) => (
                   <span class="nowrap" title={e.time}>
-                    {clock(Date.parse(e.time))} <span class="faint">{ago(e.time, now)}</span>
+                    <a href={linkTo("events", e.number)}>{clock(Date.parse(e.time))}</a>{" "}
+                    <span class="faint">{ago(e.time, now)}</span>
                   </span>
                 ),
               },

@@ -1,13 +1,15 @@
 // Clients, their namespaces, and datasets.
 
 import { ago, bytes, count, duration, millis, num, plural } from "../format";
+import { datasetId } from "../keepers";
 import { link } from "../router";
 import { clients, datasets, graphs, useHeard, useStore, useTopics } from "../store";
-import { Card, Empty, Table, useNow, Waiting } from "../ui/parts";
+import { Card, Empty, Table, useMarked, useNow, Waiting } from "../ui/parts";
 
 export function Clients() {
   useTopics("clients", "datasets");
   const now = useNow();
+  const marked = useMarked();
   const all = [...useStore(clients).values()];
   const sets = [...useStore(datasets).values()];
   const list = [...useStore(graphs).values()];
@@ -35,6 +37,7 @@ export function Clients() {
             label="Clients"
             rows={all}
             id={(c) => String(c.clientId)}
+            marked={marked}
             columns={[
               {
                 name: "Client",
@@ -104,6 +107,7 @@ export function Clients() {
 export function Datasets() {
   useTopics("datasets");
   const now = useNow();
+  const marked = useMarked();
   const all = [...useStore(datasets).values()];
   if (!useHeard("datasets")) return <Waiting />;
   return (
@@ -117,7 +121,8 @@ export function Datasets() {
         <Table
           label="Datasets"
           rows={all}
-          id={(d) => `${d.namespace}/${d.name}`}
+          id={datasetId}
+          marked={marked}
           columns={[
             { name: "Dataset", by: (d) => d.name ?? "", cell: (d) => d.name },
             {

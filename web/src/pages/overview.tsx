@@ -15,11 +15,11 @@ import {
   short,
 } from "../format";
 import { pathColors } from "../ink";
-import { link } from "../router";
+import { link, linkTo } from "../router";
 import { alarms, summary, useStore } from "../store";
 import type { Alarm, Group, Summary } from "../types";
 import { Chart, Spark } from "../ui/chart";
-import { Bar, Card, Empty, Op, Stat, useNow } from "../ui/parts";
+import { Bar, Card, Empty, Op, Stat, useFocus, useMarked, useNow } from "../ui/parts";
 import { Slow } from "./slow";
 
 const green = "#35a376";
@@ -163,11 +163,19 @@ function Figures({ now }: { now: Summary }) {
 
 export function Alarms(props: { list: Alarm[] }) {
   const now = useNow();
+  const meant = useMarked();
+  const there = props.list.some((a) => a.id === meant);
+  const ref = useFocus<HTMLDivElement>(meant, there);
   if (props.list.length === 0) return <div style={{ height: "14px" }} />;
   return (
     <section class="card" aria-label="Alarms" style={{ margin: "14px 0" }}>
       {props.list.map((a) => (
-        <div class="alarm" key={a.id}>
+        <div
+          key={a.id}
+          {...(a.id === meant
+            ? { ref, class: "alarm marked", tabIndex: -1, "aria-current": "true" as const }
+            : { class: "alarm" })}
+        >
           <span class={`dot ${a.severity === "warning" || a.severity === "info" ? "warn" : "bad"}`}>
             <span class="hidden">{a.severity}</span>
           </span>
@@ -175,7 +183,8 @@ export function Alarms(props: { list: Alarm[] }) {
             <strong>{a.subject}</strong>: {sentence(a.text)}
           </div>
           <span class="faint nowrap">
-            since {clock(Date.parse(a.since))}, {ago(a.since, now)}
+            since <a href={linkTo("overview", a.id)}>{clock(Date.parse(a.since))}</a>,{" "}
+            {ago(a.since, now)}
           </span>
           {a.remedy && <div class="remedy">{sentence(a.remedy)}</div>}
         </div>

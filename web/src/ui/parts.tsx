@@ -5,7 +5,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { opColor } from "../colors";
 import { clock, word } from "../format";
 import { frozen } from "../frozen";
-import { link } from "../router";
+import { link, place } from "../router";
 import { session, useHeard, useStore } from "../store";
 import { presently } from "../time";
 
@@ -184,7 +184,24 @@ export interface Column<T> {
 // The largest number of rows that are drawn at once; more follow on demand.
 const shownRows = 200;
 
-// Table is a table that sorts by its columns.
+// useMarked is the row that the address of the page means, "" if it means none.
+export function useMarked(): string {
+  return useStore(place).query.get("row") ?? "";
+}
+
+// useFocus gives the ref of an element that is scrolled to and focused as soon as it is there, once
+// for each thing that is meant.
+export function useFocus<E extends HTMLElement>(meant: string, there: boolean) {
+  const ref = useRef<E>(null);
+  useEffect(() => {
+    ref.current?.scrollIntoView({ block: "center" });
+    ref.current?.focus({ preventScroll: true });
+  }, [meant, there]);
+  return ref;
+}
+
+// Table is a table that sorts by its columns. It shows, marks and focuses the row that has the
+// marked id, as soon as there is one.
 export function Table<T>(props: {
   label: string;
   rows: T[];
@@ -192,6 +209,7 @@ export function Table<T>(props: {
   id: (row: T) => string | number;
   sort?: string;
   down?: boolean;
+  marked?: string;
 }) {
   const [sort, setSort] = useState({ name: props.sort ?? "", down: props.down ?? false });
   const [shown, setShown] = useState(shownRows);
@@ -205,8 +223,17 @@ export function Table<T>(props: {
       return sort.down ? -order : order;
     });
   }
+  const marked = props.marked ?? "";
+  const at = marked ? rows.findIndex((row) => String(props.id(row)) === marked) : -1;
+  const markedRow = useFocus<HTMLTableRowElement>(marked, at >= 0);
+  const drawn = Math.max(shown, at + 1);
   return (
     <section class="scroll" tabIndex={0} aria-label={props.label}>
+      {marked && at < 0 && (
+        <div class="notice round" role="status">
+          What the link means is not in this list, or not any more.
+        </div>
+      )}
       <table>
         <thead>
           <tr>
@@ -241,8 +268,13 @@ export function Table<T>(props: {
           </tr>
         </thead>
         <tbody>
-          {rows.slice(0, shown).map((row) => (
-            <tr key={props.id(row)}>
+          {rows.slice(0, drawn).map((row, i) => (
+            <tr
+              key={props.id(row)}
+              {...(i === at
+                ? { ref: markedRow, class: "marked", tabIndex: -1, "aria-current": "true" }
+                : {})}
+            >
               {props.columns.map((c) => (
                 <td key={c.name} class={c.right ? "right nowrap" : ""}>
                   {c.cell(row)}
@@ -252,9 +284,9 @@ export function Table<T>(props: {
           ))}
         </tbody>
       </table>
-      {rows.length > shown && (
+      {rows.length > drawn && (
         <div class="empty">
-          <button class="button" type="button" onClick={() => setShown(shown + 1000)}>
+          <button class="button" type="button" onClick={() => setShown(drawn + 1000)}>
             Show more of {rows.length}
           </button>
         </div>
