@@ -3,12 +3,14 @@ package leader_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -40,18 +42,26 @@ func leading(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// dead returns an address at which nobody listens.
+// dead returns an address at which nobody listens, and that no other test is given.
 func dead(t *testing.T) string {
 	t.Helper()
-	socket, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := socket.Addr().String()
-	if err := socket.Close(); err != nil {
+	t.Cleanup(func() {
+		if err := unix.Close(fd); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
 		t.Fatal(err)
 	}
-	return address
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("127.0.0.1:%d", name.(*unix.SockaddrInet4).Port)
 }
 
 // hung returns an address at which connections are accepted, and nothing is answered.
@@ -85,7 +95,7 @@ func dial(t *testing.T, leaderless time.Duration, addresses ...string) leader.Co
 
 func soon(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -132,7 +142,7 @@ func TestCallsFindTheLeader(t *testing.T) {
 				"waiting": func(conn leader.Conn) error { return check(soon(t), conn, grpc.WaitForReady(true)) },
 				"stream":  func(conn leader.Conn) error { return watch(t, conn) },
 			} {
-				if err := call(dial(t, time.Minute, addresses(leading(t))...)); err != nil {
+				if err := call(dial(t, 5*time.Minute, addresses(leading(t))...)); err != nil {
 					t.Errorf("%s: %v", kind, err)
 				}
 			}
@@ -149,7 +159,7 @@ func follower(t *testing.T, named string) string {
 func TestTheNamedLeaderIsCalled(t *testing.T) {
 	address := leading(t)
 	first, second := leadertest.NewFollower(t, address), leadertest.NewFollower(t, address)
-	conn := dial(t, time.Minute, first.Address, second.Address, address)
+	conn := dial(t, 5*time.Minute, first.Address, second.Address, address)
 	for range 3 {
 		if err := errors.Join(check(soon(t), conn), watch(t, conn)); err != nil {
 			t.Fatal(err)
@@ -209,7 +219,7 @@ func TestCallsAreRepeatedWhileNobodyLeads(t *testing.T) {
 func TestAStreamOfRequestsLeadsToTheLeader(t *testing.T) {
 	address := leading(t)
 	first := leadertest.NewFollower(t, address)
-	conn := dial(t, time.Minute, first.Address, address)
+	conn := dial(t, 5*time.Minute, first.Address, address)
 	for _, want := range []codes.Code{codes.Unavailable, codes.Unimplemented} {
 		ctx, cancel := context.WithCancel(soon(t))
 		defer cancel()
@@ -229,7 +239,7 @@ func TestAStreamOfRequestsLeadsToTheLeader(t *testing.T) {
 // TestNobodyCanBeReached: a call fails as it does with one address, and one that waits does so
 // until its context ends.
 func TestNobodyCanBeReached(t *testing.T) {
-	conn := dial(t, time.Minute, dead(t), dead(t))
+	conn := dial(t, 5*time.Minute, dead(t), dead(t))
 	if err := check(soon(t), conn); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "refused") {
 		t.Error(err)
 	}

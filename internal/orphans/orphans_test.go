@@ -15,7 +15,7 @@ import (
 )
 
 // patience is the longest time that a loaded machine may take.
-const patience = time.Minute
+const patience = 5 * time.Minute
 
 func keep(t *testing.T) {
 	t.Helper()
@@ -35,7 +35,7 @@ func there(pid int) bool {
 // sleeper starts a program in a session of its own that is a child of this process.
 func sleeper(t *testing.T, start func(*exec.Cmd) error) *exec.Cmd {
 	t.Helper()
-	cmd := exec.Command("/bin/sleep", "97")
+	cmd := exec.Command("/bin/sleep", "1000")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := start(cmd); err != nil {
 		t.Fatal(err)
@@ -70,6 +70,17 @@ func orphan(t *testing.T, variable, command string) int {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// A program has no environment for a moment while it replaces the shell.
+	name, _, _ := strings.Cut(command, " ")
+	for limit := time.Now().Add(patience); there(pid); time.Sleep(time.Millisecond) {
+		arguments, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // it may have ended
+		if strings.HasPrefix(string(arguments), name+"\x00") && orphans.Marked(pid, variable) {
+			break
+		}
+		if time.Now().After(limit) {
+			t.Fatalf("%d does not become %s", pid, command)
+		}
+	}
 	return pid
 }
 
@@ -78,7 +89,7 @@ func TestOrphansThatAreMeantEnd(t *testing.T) {
 	keep(t)
 	mine := sleeper(t, func(c *exec.Cmd) error { return orphans.Start(c, c.Start) })
 	defer orphans.Waited(mine)
-	one, other := orphan(t, "MARK=1", "sleep 97"), orphan(t, "MARK=12", "sleep 97")
+	one, other := orphan(t, "MARK=1", "sleep 1000"), orphan(t, "MARK=12", "sleep 1000")
 	marked := func(variable string) func(int) bool {
 		return func(pid int) bool { return orphans.Marked(pid, variable) }
 	}
