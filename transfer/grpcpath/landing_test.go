@@ -114,9 +114,7 @@ func TestSmallObjectsAreCopiedTogether(t *testing.T) {
 				t.Errorf("the source copied %d times, expected at most %d", n, c.loads)
 			}
 			transfertest.NoLeases(t, s.objects)
-			if n := s.far.Lent.Load(); n != 0 {
-				t.Errorf("%d buffers of the source are lent", n)
-			}
+			nothingLent(t, s.far)
 		})
 	}
 }

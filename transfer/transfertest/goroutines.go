@@ -21,12 +21,12 @@ func (g Goroutines) Run() int {
 }
 
 // NoGoroutines waits until all goroutines except the caller's have ended. Its error lists those
-// that have not.
-func NoGoroutines() error {
+// that have not. The options say which ones may stay.
+func NoGoroutines(options ...goleak.Option) error {
 	limit := time.Now().Add(Patience)
-	err := goleak.Find()
+	err := goleak.Find(options...)
 	for err != nil && time.Now().Before(limit) {
-		err = goleak.Find() // waits for a fraction of a second
+		err = goleak.Find(options...) // waits for a fraction of a second
 	}
 	return err
 }
