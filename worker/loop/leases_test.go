@@ -71,6 +71,7 @@ func TestRetractedWhileItWaitsForALoan(t *testing.T) {
 		Registration: &workerv1.Registration{Name: "host-0", Incarnation: "1", Slots: 1, NativeOps: d.Ops()},
 		Sessions:     loop.SessionsBy(conn), Native: native.New(native.Config{Slots: 1, Device: d, Store: objects}), Store: objects, Path: path, Logs: new(tasklog.Logs), Log: log,
 		Traffic: func() (in, out uint64) { return 0, 0 }, Drain: drain, DrainGrace: workertest.EventTimeout,
+		MemoryWait: workertest.EventTimeout, BorrowWait: workertest.EventTimeout,
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -271,7 +271,7 @@ func workerOf(t *testing.T, scheduler *workertest.Scheduler, way func(*shelf) tr
 	config := loop.Config{
 		Registration: &workerv1.Registration{Name: "host-0", Incarnation: "1", Slots: 1, NativeOps: d.Ops()},
 		Sessions:     loop.SessionsBy(conn), Store: objects, Path: way(path), Logs: new(tasklog.Logs), Log: log,
-		Traffic: func() (in, out uint64) { return 0, 0 },
+		Traffic: func() (in, out uint64) { return 0, 0 }, MemoryWait: workertest.EventTimeout, BorrowWait: workertest.EventTimeout,
 	}
 	for _, change := range changes {
 		change(&config)

@@ -17,7 +17,7 @@ import (
 // Objects of a dead worker that are missing, or for which there is no room, do not prevent or delay
 // the rescue of the others, and are reported at once.
 func TestObjectsThatCannotBeRescuedDoNotHoldUpOthers(t *testing.T) {
-	const objects, last = 100, 99
+	const objects, last = 1000, 999 // to wait for each would take longer than the limit below
 	told := 0
 	room := workertest.NewStore(t, 1<<20)
 	p := New(Config{Store: room, Log: slog.New(slog.DiscardHandler), Tell: func(e Event, _ bool) {
@@ -25,7 +25,7 @@ func TestObjectsThatCannotBeRescuedDoNotHoldUpOthers(t *testing.T) {
 			told += len(x.failed)
 		}
 	}})
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), workertest.EventTimeout)
 	defer cancel()
 	// A task uses almost all of the memory.
 	full, granted, err := room.Reserve(ledger.Holder{Kind: ledger.HolderTask, ID: 1000}, []uint64{1<<20 - 8<<10}, time.Time{}, nil)

@@ -20,7 +20,7 @@ import (
 )
 
 // EventTimeout is how long a test waits for an event that must happen.
-const EventTimeout = 2 * time.Minute
+const EventTimeout = 5 * time.Minute
 
 // Scheduler is a WorkerService over loopback. Accept returns its sessions.
 type Scheduler struct {
