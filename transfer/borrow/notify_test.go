@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/host"
 	"github.com/millrace/millrace/transfer/borrow"
+	"github.com/millrace/millrace/transfer/transfertest"
 )
 
 // A connection for completion notifications is passed to ServerConfig.Notify, if its token is
@@ -26,7 +27,7 @@ func TestConnectionsForNotifications(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), transfertest.Patience)
 	defer cancel()
 	echo := func(conn net.Conn) {
 		b := make([]byte, 5)
@@ -42,7 +43,7 @@ func TestConnectionsForNotifications(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(transfertest.Patience)); err != nil {
 		t.Fatal(err)
 	}
 	b := make([]byte, 5)
