@@ -230,7 +230,7 @@ vet: bootstrap
 
 .PHONY: unit
 unit: bootstrap $(BIN) $(LIBRARIES) ## Run the Go tests without the race detector: PKG=./...
-	MILLRACE_BIN=$(CURDIR)/$(BIN) go test -tags invariants $(SHORT) -p $(PARALLEL) \
+	MILLRACE_BIN=$(CURDIR)/$(BIN) go test -tags invariants $(SHORT) -p $(PARALLEL) -timeout 40m \
 	  $$(go list $(PKG) | grep -vE '/test/(e2e|chaos|netlab|faults|soak)')
 
 .PHONY: race
@@ -246,14 +246,14 @@ race: bootstrap-cc $(BIN) $(LIBRARIES) ## Run the Go tests with the race detecto
 race-concurrent: bootstrap ## Run race on packages whose goroutines meet: no machines, no numbers
 	$(MAKE) race QUICK=1 SKIP='$(subst $$,$$$$,$(LARGE))' PKG="$$(go list ./... | \
 	  grep -vxFf <(go list $(MACHINES) $(NUMERIC) $(DEVICES)) | tac | tr '\n' ' ')"
-	$(QUICK_C) go test -race -tags invariants -short -run '$(RACED_NUMERIC)' ./worker/ops
+	$(QUICK_C) go test -race -tags invariants -short -timeout 40m -run '$(RACED_NUMERIC)' ./worker/ops
 
 .PHONY: machines
 machines: bootstrap $(BIN) $(LIBRARIES)
 machines: ## Run the Go tests of machines, of numbers and of devices, without race
-	MILLRACE_BIN=$(CURDIR)/$(BIN) go test -tags invariants $(SHORT) -p $(PARALLEL) \
+	MILLRACE_BIN=$(CURDIR)/$(BIN) go test -tags invariants $(SHORT) -p $(PARALLEL) -timeout 40m \
 	  $(NUMERIC) $(DEVICES) $(MACHINES)
-	go test -tags invariants $(SHORT) -p $(PARALLEL) -run '$(LARGE)' $(SENDERS)
+	go test -tags invariants $(SHORT) -p $(PARALLEL) -timeout 40m -run '$(LARGE)' $(SENDERS)
 
 # The packages with our own C code. Leak detection is off, because LeakSanitizer misreads Go's
 # memory; the tests count leaks themselves. The tests TestEvery… are left out, because they compile
@@ -300,7 +300,7 @@ prometheus: build bootstrap-prometheus ## Test deploy/ with a real Prometheus, w
 	promtool check rules deploy/prometheus/millrace.rules.yml
 	promtool test rules deploy/prometheus/millrace.test.yml
 	MILLRACE_BIN=$(CURDIR)/$(BIN) MILLRACE_PYTHON=$(CURDIR)/$(PY) \
-	  go test -count=1 -tags prometheus -timeout 5m ./test/prometheus
+	  go test -count=1 -tags prometheus -timeout 15m ./test/prometheus
 
 .PHONY: rdma
 rdma: build bootstrap-rdma ## Test RDMA on two emulated hosts with Soft-RoCE: 10 to 20 minutes
