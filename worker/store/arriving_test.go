@@ -2,7 +2,6 @@ package store_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/ledger"
@@ -24,7 +23,7 @@ func newArrivals(t *testing.T) *arrivals {
 	s := newSpilling(t)
 	a := &arrivals{spilling: s, t: t, reader: s.connect(t)}
 	var err error
-	if a.r, err = s.ReserveWait(t.Context(), ledger.Holder{Kind: ledger.HolderTask, ID: 9}, []uint64{arrivingBytes}, time.Minute); err != nil {
+	if a.r, err = s.ReserveWait(t.Context(), ledger.Holder{Kind: ledger.HolderTask, ID: 9}, []uint64{arrivingBytes}, patience); err != nil {
 		t.Fatal(err)
 	}
 	return a

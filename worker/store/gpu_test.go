@@ -120,7 +120,7 @@ func chunkID(i uint64) ledger.ObjectID {
 // create makes an object whose bytes are derived from its number.
 func (s *onDevice) create(t *testing.T, i, bytes uint64) error {
 	t.Helper()
-	r, err := s.ReserveWait(t.Context(), ledger.Holder{Kind: ledger.HolderTask, ID: i}, []uint64{bytes}, time.Minute)
+	r, err := s.ReserveWait(t.Context(), ledger.Holder{Kind: ledger.HolderTask, ID: i}, []uint64{bytes}, patience)
 	if err != nil {
 		return err
 	}
@@ -141,7 +141,7 @@ func (s *onDevice) use(t *testing.T, i, bytes uint64) error {
 	t.Helper()
 	told := make(chan store.ReservationResult, 2)
 	r, progress, err := s.Acquire(store.Request{
-		Holder: ledger.Holder{Kind: ledger.HolderTask, ID: 1000 + i}, Inputs: []ledger.ObjectID{chunkID(i)}, Deadline: time.Now().Add(time.Minute),
+		Holder: ledger.Holder{Kind: ledger.HolderTask, ID: 1000 + i}, Inputs: []ledger.ObjectID{chunkID(i)}, Deadline: time.Now().Add(patience),
 	}, func(x store.ReservationResult) { told <- x })
 	if err != nil {
 		return err

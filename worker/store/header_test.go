@@ -24,7 +24,7 @@ func headerOf(task int) []byte {
 
 // readHeader reads an object as peers and clients do.
 func (s *spilling) readHeader(task int) ([]byte, error) {
-	l := s.Source().Lease(transfer.Reader{Worker: 7}, []transfer.Ref{{Task: id(task, 1).Task, Generation: 1}}, time.Minute)[0]
+	l := s.Source().Lease(transfer.Reader{Worker: 7}, []transfer.Ref{{Task: id(task, 1).Task, Generation: 1}}, patience)[0]
 	if l.Err != nil {
 		return nil, l.Err
 	}
@@ -40,7 +40,7 @@ func (s *spilling) readHeader(task int) ([]byte, error) {
 // loadHeader reads an object as a task does, with a reservation that has it as input.
 func (s *spilling) loadHeader(task int) ([]byte, error) {
 	told := make(chan store.ReservationResult, 4)
-	r, progress, err := s.Acquire(store.Request{Holder: ledger.Holder{Kind: ledger.HolderTask, ID: 1000}, Inputs: []ledger.ObjectID{id(task, 1)}, Deadline: time.Now().Add(time.Minute)},
+	r, progress, err := s.Acquire(store.Request{Holder: ledger.Holder{Kind: ledger.HolderTask, ID: 1000}, Inputs: []ledger.ObjectID{id(task, 1)}, Deadline: time.Now().Add(patience)},
 		func(x store.ReservationResult) { told <- x })
 	if err != nil {
 		return nil, err
@@ -177,7 +177,7 @@ func TestSmallInputsOfManyAttemptsLeaveRoom(t *testing.T) {
 			loose++
 		}
 	}
-	s.wait = 10 * time.Second
+	s.wait = patience
 	if err := s.put(t, 999, 512<<10); err != nil {
 		t.Errorf("%d of 450 attempts wait for room, and a result of 512 KiB finds none: %v", loose, err)
 	}

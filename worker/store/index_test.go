@@ -251,7 +251,7 @@ func TestReloadedObjectsAreShownAgain(t *testing.T) {
 	if err := s.load(t, 1); err != nil {
 		t.Fatal(err)
 	}
-	leased := s.Source().Lease(transfer.Reader{Worker: 2}, []transfer.Ref{refAt(1)}, time.Minute)
+	leased := s.Source().Lease(transfer.Reader{Worker: 2}, []transfer.Ref{refAt(1)}, patience)
 	if o, _ := s.Lookup(id(1, 1)); o.InSlab && !published(1) {
 		t.Error("it came back, was lent and is not published")
 	}

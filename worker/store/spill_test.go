@@ -61,7 +61,7 @@ func (f *faulty) ReadAt(p []byte, off int64) (int, error) {
 }
 
 // patience is how long tests wait for events that must happen.
-const patience = 2 * time.Minute
+const patience = 5 * time.Minute
 
 type spilling struct {
 	*store.Store
@@ -200,7 +200,7 @@ func (s *spilling) settle(t *testing.T) {
 func (s *spilling) load(t *testing.T, task int) error {
 	t.Helper()
 	told := make(chan store.ReservationResult, 4)
-	q := store.Request{Holder: ledger.Holder{Kind: ledger.HolderTask, ID: 1000}, Inputs: []ledger.ObjectID{id(task, 1)}, Deadline: time.Now().Add(time.Minute)}
+	q := store.Request{Holder: ledger.Holder{Kind: ledger.HolderTask, ID: 1000}, Inputs: []ledger.ObjectID{id(task, 1)}, Deadline: time.Now().Add(patience)}
 	r, progress, err := s.Acquire(q, func(x store.ReservationResult) { told <- x })
 	if err != nil {
 		return err
@@ -362,7 +362,7 @@ func TestLeasedObjectsAreReadFromDisk(t *testing.T) {
 	}
 	source := s.Source()
 	read := func(task int) (spilled bool, err error) {
-		l := source.Lease(transfer.Reader{Worker: 2}, []transfer.Ref{{Task: id(task, 1).Task}}, time.Minute)
+		l := source.Lease(transfer.Reader{Worker: 2}, []transfer.Ref{{Task: id(task, 1).Task}}, patience)
 		if l[0].Err != nil {
 			return false, l[0].Err
 		}
@@ -416,7 +416,7 @@ func TestConcurrentUseOfSpilledObjects(t *testing.T) {
 		wait.Go(func() {
 			for i := range 12 {
 				task := g*100 + i + 1
-				r, err := s.ReserveWait(t.Context(), ledger.Holder{Kind: ledger.HolderTask, ID: uint64(task)}, []uint64{300_000}, time.Minute)
+				r, err := s.ReserveWait(t.Context(), ledger.Holder{Kind: ledger.HolderTask, ID: uint64(task)}, []uint64{300_000}, patience)
 				if err != nil {
 					t.Error(err)
 					return

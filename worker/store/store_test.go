@@ -16,10 +16,11 @@ import (
 	"github.com/millrace/millrace/memory/host"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/transfertest"
 	"github.com/millrace/millrace/worker/store"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(transfertest.Goroutines{M: m}) }
 
 func newStore(t *testing.T, size uint64) *store.Store {
 	t.Helper()
