@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/transfer/notify"
 )
 
-const patience = 30 * time.Second
+const patience = 5 * time.Minute
 
 // side is a Notifier with the calls that it made.
 type side struct {

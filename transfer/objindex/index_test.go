@@ -411,7 +411,7 @@ func TestNoReaderValidatesBytesThatWereOverwritten(t *testing.T) {
 		free = append(free, i)
 	}
 	task, full := uint64(0), uint64(0)
-	limit := time.Now().Add(2 * time.Minute)
+	limit := time.Now().Add(5 * time.Minute)
 	for steps := 0; steps < 20000 || delivered.Load() < 1000 || discarded.Load() == 0; steps++ {
 		if time.Now().After(limit) {
 			t.Errorf("%d delivered, %d discarded, %d missed in time", delivered.Load(), discarded.Load(), missed.Load())

@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/millrace/millrace/transfer/transfertest"
 )
 
 // A Python may take long to say its packages: a worker that cannot start does not wait for it.
@@ -31,5 +31,7 @@ func TestStopEndsTheSearchWithItsPython(t *testing.T) {
 	if library, err := l.Library(); library != nil || !errors.Is(err, errStopped) {
 		t.Errorf("a stopped search: %v, %v", library, err)
 	}
-	goleak.VerifyNone(t)
+	if err := transfertest.NoGoroutines(); err != nil {
+		t.Error(err)
+	}
 }
