@@ -142,7 +142,7 @@ func TestInputsWithoutNotificationAreReturned(t *testing.T) {
 	checkUnreachable(t, b.Report(1), 100, 77)
 	b.Assign(noop(2, pending(100, 78))) // no worker has this number
 	checkUnreachable(t, b.Report(2), 100, 78)
-	a.Assign(&workerv1.Assignment{TaskId: 101, Attempt: 1, OpId: 4, Arguments: workertest.Arguments(100.0)})
+	a.Assign(&workerv1.Assignment{TaskId: 101, Attempt: 1, OpId: 4, Arguments: workertest.Arguments(3600.0)})
 	a.Report(101, workerv1.TaskOutcome_TASK_OUTCOME_STARTED)
 	b.Assign(noop(4, pending(101, a.ID)), noop(5, pending(101, a.ID)))
 	b.Send(&workerv1.SessionResponse{Cancellations: []*workerv1.AttemptRef{{TaskId: 4, Attempt: 1}}})

@@ -1,28 +1,48 @@
 package worker_test
 
 import (
+	"errors"
+	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"regexp"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/worker"
 	"github.com/millrace/millrace/worker/workertest"
 )
 
-// The HTTP port shows the worker's memory, what it has fetched, and that it takes tasks.
-func TestAWorkerServesItsMetrics(t *testing.T) {
-	free, err := net.Listen("tcp", "127.0.0.1:0")
+// reserved returns an address at which a worker may listen; no other process is given its port in
+// the meantime.
+func reserved(t *testing.T) string {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := free.Addr().String()
-	if err := free.Close(); err != nil {
+	t.Cleanup(func() {
+		if err := unix.Close(fd); err != nil {
+			t.Error(err)
+		}
+	})
+	// Two bound sockets may share a port if both set SO_REUSEADDR and one does not listen.
+	if err := errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}})); err != nil {
 		t.Fatal(err)
 	}
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("127.0.0.1:%d", name.(*unix.SockaddrInet4).Port)
+}
+
+// The HTTP port shows the worker's memory, what it has fetched, and that it takes tasks.
+func TestAWorkerServesItsMetrics(t *testing.T) {
+	address := reserved(t)
 	s := workertest.NewScheduler(t)
 	a := start(t, s, nil)
 	b := start(t, s, func(c *worker.Config) { c.Name, c.HTTPAddress = "host-1", address })

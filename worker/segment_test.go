@@ -38,10 +38,10 @@ const (
 
 // lenderAndBorrower starts a worker with memory to lend (a), and a worker with an executor that is
 // ready (b). segments says whether that executor understands segments. Op 1 of the lender makes
-// arrays.
-func lenderAndBorrower(t *testing.T, lenderBytes uint64, segments string) (a, b *running) {
+// arrays. The changes are to the lender.
+func lenderAndBorrower(t *testing.T, lenderBytes uint64, segments string, changes ...func(*worker.Config)) (a, b *running) {
 	t.Helper()
-	a, b = lenderAndColdBorrower(t, lenderBytes, segments)
+	a, b = lenderAndColdBorrower(t, lenderBytes, segments, changes...)
 	b.call(1_000_000, opUpper, "ready")
 	if strings.HasPrefix(segments, "/") {
 		tell(t, segments, "yes")
@@ -51,10 +51,15 @@ func lenderAndBorrower(t *testing.T, lenderBytes uint64, segments string) (a, b 
 }
 
 // lenderAndColdBorrower is lenderAndBorrower without a process of the executor.
-func lenderAndColdBorrower(t *testing.T, lenderBytes uint64, segments string) (a, b *running) {
+func lenderAndColdBorrower(t *testing.T, lenderBytes uint64, segments string, changes ...func(*worker.Config)) (a, b *running) {
 	t.Helper()
 	s := workertest.NewScheduler(t)
-	a = start(t, s, func(c *worker.Config) { c.MemoryLimitBytes, c.MemoryWait = lenderBytes, shortWait })
+	a = start(t, s, func(c *worker.Config) {
+		c.MemoryLimitBytes = lenderBytes
+		for _, change := range changes {
+			change(c)
+		}
+	})
 	binary, err := buildEcho()
 	if err != nil {
 		t.Fatal(err)
@@ -306,7 +311,7 @@ func TestLoanThatTheNextProcessCannotRead(t *testing.T) {
 
 func TestExecutorKilledWhileItBorrowsGivesTheLoanBack(t *testing.T) {
 	const n = 5 << 20 // 40 MiB of 64
-	a, b := lenderAndBorrower(t, 64<<20, "yes")
+	a, b := lenderAndBorrower(t, 64<<20, "yes", func(c *worker.Config) { c.MemoryWait = shortWait })
 	in := a.full(t, 1, n)
 	b.call(2, opPid)
 	pid, err := strconv.Atoi(b.text(t, 2))

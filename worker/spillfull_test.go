@@ -51,7 +51,7 @@ func TestFullDiskFailsTheSpillNotTheWorker(t *testing.T) {
 	})
 	w := start(t, workertest.NewScheduler(t), func(c *worker.Config) {
 		small(c)
-		c.LocalDirectory, c.MemoryWait = directory, 5*time.Second // long enough to write 2 MiB
+		c.LocalDirectory, c.MemoryWait = directory, 30*time.Second // long enough to write 2 MiB
 	})
 	w.Op(1, native, "bench.bytes")
 	w.Op(2, native, "bench.noop")

@@ -32,13 +32,14 @@ import (
 	"github.com/millrace/millrace/internal/access"
 	"github.com/millrace/millrace/internal/rawframe"
 	"github.com/millrace/millrace/memory/cuda"
+	"github.com/millrace/millrace/transfer/transfertest"
 	"github.com/millrace/millrace/worker"
 	"github.com/millrace/millrace/worker/session"
 	"github.com/millrace/millrace/worker/workertest"
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+	goleak.VerifyTestMain(transfertest.Goroutines{M: m}, goleak.Cleanup(func(code int) {
 		if echoDir != "" {
 			_ = os.RemoveAll(echoDir) // a leftover directory does no harm
 		}
@@ -589,7 +590,7 @@ func TestDataServiceAsksForTheToken(t *testing.T) {
 		}
 	}
 	// The check precedes the reading of the request: none was sent here.
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), workertest.EventTimeout)
 	defer cancel()
 	conn, err := grpc.NewClient("passthrough:///"+w.Registration.GetDataAddress(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -621,7 +622,7 @@ func TestReflectionOfTheDataPortAsksForTheToken(t *testing.T) {
 	// Both versions have the same messages on the wire.
 	for _, method := range []string{reflectionpb.ServerReflection_ServerReflectionInfo_FullMethodName, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"} {
 		ask := func(token string, request *reflectionpb.ServerReflectionRequest) (*reflectionpb.ServerReflectionResponse, error) {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), workertest.EventTimeout)
 			defer cancel()
 			if token != "" {
 				ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
@@ -724,7 +725,7 @@ func TestAWorkerThatCannotListenLeavesNothing(t *testing.T) {
 			if err := worker.Run(t.Context(), c); err == nil || !strings.Contains(err.Error(), flag) {
 				t.Fatalf("ended with %v", err)
 			}
-			if err := goleak.Find(before); err != nil {
+			if err := transfertest.NoGoroutines(before); err != nil {
 				t.Error(err)
 			}
 		})
