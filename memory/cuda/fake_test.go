@@ -564,7 +564,7 @@ func TestGPUPassesACheck(t *testing.T) {
 	}
 	defer closing(t, c)
 	for range 3 {
-		if err := c.Run(time.Minute); err != nil {
+		if err := c.Run(5 * time.Minute); err != nil {
 			t.Error(err)
 		}
 	}
@@ -578,16 +578,16 @@ func TestACheckComparesWhatComesBack(t *testing.T) {
 	}
 	defer closing(t, c)
 	for range 3 {
-		if err := c.Run(time.Minute); err != nil {
+		if err := c.Run(5 * time.Minute); err != nil {
 			t.Fatal(err)
 		}
 	}
 	fake.Fail("cuMemcpyDtoDAsync_v2", cudatest.Unknown, 0, 1)
-	if err := c.Run(time.Minute); err == nil || d.Health() != nil {
+	if err := c.Run(5 * time.Minute); err == nil || d.Health() != nil {
 		t.Errorf("a copy that fails: %v, health %v", err, d.Health())
 	}
 	fake.Corrupt.Store(1)
-	if err := c.Run(time.Minute); err == nil || !strings.Contains(err.Error(), "not to be relied on") {
+	if err := c.Run(5 * time.Minute); err == nil || !strings.Contains(err.Error(), "not to be relied on") {
 		t.Errorf("a copy that changes a byte: %v", err)
 	}
 	fake.Corrupt.Store(0)
@@ -596,7 +596,7 @@ func TestACheckComparesWhatComesBack(t *testing.T) {
 		t.Errorf("a copy that does not end: %v", err)
 	}
 	fake.Hold.Store(0)
-	if err := c.Run(time.Minute); err != nil {
+	if err := c.Run(5 * time.Minute); err != nil {
 		t.Errorf("afterwards: %v", err)
 	}
 }

@@ -51,7 +51,7 @@ func TestMain(m *testing.M) {
 	}
 	code := m.Run()
 	leak := goleak.Find()
-	for limit := time.Now().Add(time.Minute); code == 0 && leak != nil && time.Now().Before(limit); {
+	for limit := time.Now().Add(5 * time.Minute); code == 0 && leak != nil && time.Now().Before(limit); {
 		leak = goleak.Find() // Find itself waits up to a second
 	}
 	if leak != nil && code == 0 {

@@ -110,7 +110,16 @@ func TestGPURestartedSourceGetsItsSlab(t *testing.T) {
 func TestGPUSourceStopped(t *testing.T) {
 	large := sized(8<<20, 256<<20)
 	c, peer := lender(t, sized(64<<20, 1<<30), set{Count: 2, Bytes: large})
-	r := newReader(t, 5*large, func(c *ipc.Config) { c.StallTimeout = 3 * time.Second })
+	r := newReader(t, 5*large, nil)
+	// Only the reader that asks in vain is impatient. It has connected before the source stops.
+	impatient := newReader(t, large, func(c *ipc.Config) { c.StallTimeout = 3 * time.Second })
+	eventually(t, "a connection", func() bool {
+		_, err := impatient.path.Connect(t.Context(), peer)
+		if err != nil && !errors.Is(err, transfer.ErrStalled) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
 	sink := transfertest.NewSinkIn(r.room)
 	sink.PlaceHook = func(context.Context, int, transfer.Head) error {
 		return c.cmd.Process.Signal(syscall.SIGSTOP)
@@ -125,7 +134,8 @@ func TestGPUSourceStopped(t *testing.T) {
 	if err := r.path.Fetch(t.Context(), peer, []transfer.Ref{ref(0)}, again); err != nil {
 		t.Errorf("what a stopped source shows: %v", err)
 	}
-	if err := r.path.Fetch(t.Context(), peer, []transfer.Ref{{Task: ref(0).Task}}, again); !errors.Is(err, transfer.ErrStalled) {
+	lacking := transfertest.NewSinkIn(impatient.room)
+	if err := impatient.path.Fetch(t.Context(), peer, []transfer.Ref{{Task: ref(0).Task}}, lacking); !errors.Is(err, transfer.ErrStalled) {
 		t.Errorf("of a stopped source: %v", err)
 	}
 	if err := c.cmd.Process.Signal(syscall.SIGCONT); err != nil {

@@ -114,11 +114,11 @@ func TestASourceThatIsSlowKeepsItsConnection(t *testing.T) {
 	answer := sync.OnceFunc(func() { close(until) })
 	t.Cleanup(answer)
 	reader := newWorker(t, transports["tcp"])
-	asked := 0 // only one request at a time
+	var asked atomic.Int32
 	reader.through(t, transfertest.Patience, func(r *workerv1.ConnectRequest, on carry) (*workerv1.ConnectResponse, error) {
 		response, err := on(r)
 		if r.GetCheckToken() != 0 {
-			if asked++; asked == 2 {
+			if asked.Add(1) == 2 {
 				answer()
 			}
 		}

@@ -24,6 +24,7 @@ import (
 	"github.com/millrace/millrace/worker/lifecycle"
 	"github.com/millrace/millrace/worker/store"
 	"github.com/millrace/millrace/worker/tasklog"
+	"github.com/millrace/millrace/worker/workertest"
 )
 
 // distant is a space that the CPU cannot address directly.
@@ -108,7 +109,7 @@ func newRigOf(t *testing.T, kinds []string, env ...string) *rig {
 	}
 	r.Pools, err = executor.New(executor.Config{
 		Worker: "w", Commands: commands, Processes: 1, Env: env, Scratch: t.TempDir(), Store: r.objects,
-		Logs: r.logs, Log: log, MemoryWait: time.Millisecond,
+		Logs: r.logs, Log: log, MemoryWait: time.Millisecond, ReadyTimeout: workertest.EventTimeout,
 		Device: &executor.Device{UUID: [16]byte{1}, Visible: "GPU-x", Handle: []byte{0xab}, Driver: "libcuda.so.1", ArenaBytes: 77, ArenaLibraries: []string{"cupy", "torch"}},
 		Done: func(results []executor.Result) {
 			for _, x := range results {
@@ -374,7 +375,7 @@ func (r *rig) granted(t *testing.T, results <-chan store.ReservationResult) {
 	t.Helper()
 	ticks := time.NewTicker(5 * time.Millisecond)
 	defer ticks.Stop()
-	for limit := time.After(time.Minute); ; {
+	for limit := time.After(workertest.EventTimeout); ; {
 		select {
 		case x := <-results:
 			if x.Err != nil || !x.Ready {

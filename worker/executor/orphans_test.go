@@ -32,13 +32,13 @@ def leave(*command):
     return int(os.read(r, 20))
 
 def stays():
-    return leave("/bin/sleep", "97")
+    return leave("/bin/sleep", "1000")
 
 def ends():
     return leave("/bin/true")
 
 def children():
-    pids = [os.fork() or os.execv("/bin/sleep", ["sleep", "97"]) for _ in range(20)]
+    pids = [os.fork() or os.execv("/bin/sleep", ["sleep", "1000"]) for _ in range(20)]
     pids += [os.fork() or os._exit(0) for _ in range(20)]
     return pids[0]
 `

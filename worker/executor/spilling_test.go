@@ -23,6 +23,7 @@ import (
 	"github.com/millrace/millrace/worker/lifecycle"
 	"github.com/millrace/millrace/worker/store"
 	"github.com/millrace/millrace/worker/tasklog"
+	"github.com/millrace/millrace/worker/workertest"
 )
 
 // spilling is a process with leases of its own in a slab of 4 MiB above a disk tier,
@@ -72,7 +73,7 @@ func newSpilling(t *testing.T) *spilling {
 	}
 	l.Pools, err = executor.New(executor.Config{
 		Worker: "w", Commands: map[string][]string{"echo": {binary}}, Processes: 1, Scratch: t.TempDir(), Store: l.objects,
-		Logs: new(tasklog.Logs), Log: log, MemoryWait: time.Minute,
+		Logs: new(tasklog.Logs), Log: log, MemoryWait: workertest.EventTimeout, ReadyTimeout: workertest.EventTimeout,
 		Done: func(results []executor.Result) {
 			for _, x := range results {
 				if !x.Called { // a slow machine reports the call before the end
@@ -97,7 +98,7 @@ func await[T any](l *spilling, from <-chan T) T {
 	l.t.Helper()
 	ticks := time.NewTicker(5 * time.Millisecond)
 	defer ticks.Stop()
-	for limit := time.After(time.Minute); ; {
+	for limit := time.After(workertest.EventTimeout); ; {
 		select {
 		case x := <-from:
 			return x

@@ -11,7 +11,6 @@ import (
 	"sync"
 	"testing"
 
-	"go.uber.org/goleak"
 	"google.golang.org/protobuf/proto"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/cuda/cudatest"
+	"github.com/millrace/millrace/transfer/transfertest"
 	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/device/wire"
 	"github.com/millrace/millrace/worker/ops"
@@ -53,7 +53,10 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
 	}
-	if err := goleak.Find(); err != nil && code == 0 {
+	if code == 0 {
+		err = transfertest.NoGoroutines()
+	}
+	if err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
 	}
