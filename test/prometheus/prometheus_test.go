@@ -6,8 +6,8 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -17,10 +17,12 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // patience bounds the whole test.
-const patience = time.Minute
+const patience = 5 * time.Minute
 
 // graph is work whose second task reads the result of the first one on another worker.
 const graph = `{"tasks": [
@@ -81,7 +83,7 @@ func TestPanelsAndRulesHaveAnswers(t *testing.T) {
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	address := freeAddress(t)
+	address := reserved(t)
 	start(ctx, t, "prometheus", "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address, "--log.level=warn")
 	waiting := map[string]string{}
 	for title, expression := range expressions(t) {
@@ -110,15 +112,28 @@ func TestPanelsAndRulesHaveAnswers(t *testing.T) {
 	}
 }
 
-// freeAddress returns an address on which nothing listens.
-func freeAddress(t *testing.T) string {
+// reserved returns an address at which a child may listen; no other process is given its port in
+// the meantime.
+func reserved(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Cleanup(func() {
+		if err := unix.Close(fd); err != nil {
+			t.Error(err)
+		}
+	})
+	// Two bound sockets may share a port if both set SO_REUSEADDR and one does not listen.
+	if err := errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}})); err != nil {
+		t.Fatal(err)
+	}
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("127.0.0.1:%d", name.(*unix.SockaddrInet4).Port)
 }
 
 // expressions returns those of the dashboard and of the rules, by their titles.
