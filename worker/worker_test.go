@@ -30,16 +30,16 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/access"
+	"github.com/millrace/millrace/internal/leaktest"
 	"github.com/millrace/millrace/internal/rawframe"
 	"github.com/millrace/millrace/memory/cuda"
-	"github.com/millrace/millrace/transfer/transfertest"
 	"github.com/millrace/millrace/worker"
 	"github.com/millrace/millrace/worker/session"
 	"github.com/millrace/millrace/worker/workertest"
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(transfertest.Goroutines{M: m}, goleak.Cleanup(func(code int) {
+	goleak.VerifyTestMain(leaktest.Patient{M: m}, goleak.Cleanup(func(code int) {
 		if echoDir != "" {
 			_ = os.RemoveAll(echoDir) // a leftover directory does no harm
 		}
@@ -725,7 +725,7 @@ func TestAWorkerThatCannotListenLeavesNothing(t *testing.T) {
 			if err := worker.Run(t.Context(), c); err == nil || !strings.Contains(err.Error(), flag) {
 				t.Fatalf("ended with %v", err)
 			}
-			if err := transfertest.NoGoroutines(before); err != nil {
+			if err := leaktest.Find(before); err != nil {
 				t.Error(err)
 			}
 		})

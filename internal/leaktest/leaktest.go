@@ -18,10 +18,19 @@ type Patient struct{ *testing.M }
 // Run runs the tests.
 func (p Patient) Run() int {
 	code := p.M.Run()
-	if code != 0 {
-		return code
+	if code == 0 {
+		_ = Find() // goleak reports the goroutines that are left
 	}
-	for limit := time.Now().Add(patience); goleak.Find() != nil && time.Now().Before(limit); {
+	return code
+}
+
+// Find waits until all goroutines except the caller's have ended. Its error lists those that have
+// not. The options say which ones may stay.
+func Find(options ...goleak.Option) error {
+	limit := time.Now().Add(patience)
+	err := goleak.Find(options...)
+	for err != nil && time.Now().Before(limit) {
+		err = goleak.Find(options...) // waits for a fraction of a second
 	}
-	return 0 // goleak reports the goroutines that are left.
+	return err
 }

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/internal/leaktest"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/host"
 	"github.com/millrace/millrace/transfer"
@@ -32,7 +33,7 @@ func TestMain(m *testing.M) {
 	if address := os.Getenv(strangerEnv); address != "" {
 		lookAsStranger(address)
 	}
-	goleak.VerifyTestMain(transfertest.Goroutines{M: m})
+	goleak.VerifyTestMain(leaktest.Patient{M: m})
 }
 
 // slabbed moves the objects of a source into a slab when they are leased.

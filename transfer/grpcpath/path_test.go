@@ -18,13 +18,14 @@ import (
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/internal/leaktest"
 	"github.com/millrace/millrace/internal/rawframe"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/grpcpath"
 	"github.com/millrace/millrace/transfer/transfertest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(transfertest.Goroutines{M: m}) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(leaktest.Patient{M: m}) }
 
 // serve makes a DataService over loopback. It ends with the test or by stop.
 func serve(tb testing.TB, objects transfer.Source, receiver transfer.Receiver) (peer transfer.Peer, stop func()) {

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/internal/leaktest"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/cuda"
 	"github.com/millrace/millrace/memory/cuda/cudatest"
@@ -57,7 +58,7 @@ func TestMain(m *testing.M) {
 	}
 	code := m.Run()
 	if code == 0 {
-		if err := transfertest.NoGoroutines(); err != nil {
+		if err := leaktest.Find(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
 		}

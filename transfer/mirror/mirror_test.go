@@ -8,13 +8,14 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/millrace/millrace/internal/leaktest"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/mirror"
 	"github.com/millrace/millrace/transfer/transfertest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(transfertest.Goroutines{M: m}) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(leaktest.Patient{M: m}) }
 
 const base = 8192
 

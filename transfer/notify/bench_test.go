@@ -15,9 +15,9 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/millrace/millrace/internal/leaktest"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/notify"
-	"github.com/millrace/millrace/transfer/transfertest"
 )
 
 // publisherVariable makes this test binary the other side of BenchmarkRoundTrip. Its value says the
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 		publish(how)
 		return
 	}
-	goleak.VerifyTestMain(transfertest.Goroutines{M: m})
+	goleak.VerifyTestMain(leaktest.Patient{M: m})
 }
 
 // publish runs a publisher that reports every requested object as made. It ends with its parent.

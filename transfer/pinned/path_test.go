@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/internal/leaktest"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/cuda"
 	"github.com/millrace/millrace/memory/cuda/cudatest"
@@ -45,7 +46,7 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	code := m.Run()
-	err := transfertest.NoGoroutines()
+	err := leaktest.Find()
 	if fake != nil {
 		if left := fake.Left(); left != "" {
 			err = errors.Join(err, errors.New("left in the driver: "+left))

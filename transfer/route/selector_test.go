@@ -11,13 +11,14 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/millrace/millrace/internal/leaktest"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/flow"
 	"github.com/millrace/millrace/transfer/route"
 	"github.com/millrace/millrace/transfer/transfertest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(transfertest.Goroutines{M: m}) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(leaktest.Patient{M: m}) }
 
 // odd is a path with a fetch function of the test, which may pass calls on to the path below.
 type odd struct {

@@ -24,6 +24,7 @@ import (
 
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/descriptors"
+	"github.com/millrace/millrace/internal/leaktest"
 	"github.com/millrace/millrace/internal/rawframe"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/cuda"
@@ -82,7 +83,7 @@ func TestMain(m *testing.M) {
 		_ = elsewhere.Close() // the processes that it started have ended
 	}
 	if code == 0 {
-		if err := transfertest.NoGoroutines(); err != nil {
+		if err := leaktest.Find(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
 		}

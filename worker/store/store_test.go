@@ -12,15 +12,15 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/internal/leaktest"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/host"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
-	"github.com/millrace/millrace/transfer/transfertest"
 	"github.com/millrace/millrace/worker/store"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(transfertest.Goroutines{M: m}) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(leaktest.Patient{M: m}) }
 
 func newStore(t *testing.T, size uint64) *store.Store {
 	t.Helper()

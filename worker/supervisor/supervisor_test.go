@@ -22,9 +22,9 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
+	"github.com/millrace/millrace/internal/leaktest"
 	"github.com/millrace/millrace/memory/cuda"
 	"github.com/millrace/millrace/memory/cuda/cudatest"
-	"github.com/millrace/millrace/transfer/transfertest"
 	"github.com/millrace/millrace/transfer/ucx"
 	"github.com/millrace/millrace/worker"
 	"github.com/millrace/millrace/worker/session"
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	if name := os.Getenv(supervisor.ChildEnv); name != "" {
 		os.Exit(childMain(name))
 	}
-	goleak.VerifyTestMain(transfertest.Goroutines{M: m})
+	goleak.VerifyTestMain(leaktest.Patient{M: m})
 }
 
 func childMain(name string) int {

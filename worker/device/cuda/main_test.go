@@ -14,11 +14,11 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/leaktest"
 	gpu "github.com/millrace/millrace/memory/cuda"
 
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/cuda/cudatest"
-	"github.com/millrace/millrace/transfer/transfertest"
 	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/device/wire"
 	"github.com/millrace/millrace/worker/ops"
@@ -54,7 +54,7 @@ func TestMain(m *testing.M) {
 		code = 1
 	}
 	if code == 0 {
-		err = transfertest.NoGoroutines()
+		err = leaktest.Find()
 	}
 	if err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, err)

@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/millrace/millrace/transfer/transfertest"
+	"github.com/millrace/millrace/internal/leaktest"
 )
 
 // A Python may take long to say its packages: a worker that cannot start does not wait for it.
@@ -31,7 +31,7 @@ func TestStopEndsTheSearchWithItsPython(t *testing.T) {
 	if library, err := l.Library(); library != nil || !errors.Is(err, errStopped) {
 		t.Errorf("a stopped search: %v, %v", library, err)
 	}
-	if err := transfertest.NoGoroutines(); err != nil {
+	if err := leaktest.Find(); err != nil {
 		t.Error(err)
 	}
 }
