@@ -15,7 +15,7 @@ type Registry struct {
 func NewRegistry(own ...*Op) *Registry {
 	r := &Registry{ops: map[string]*Op{}}
 	for _, group := range [][]*Op{
-		own, createOps(), randomOps(), mapOps(), reduceOps(), cumsumOps(), sortOps(), uniqueOps(), takeOps(), tableOps(), tableRowsOps(), tablePartitionOps(), tableAggregateOps(), tableSortOps(), tableJoinOps(), shapeOps(),
+		own, createOps(), randomOps(), mapOps(), reduceOps(), cumsumOps(), sortOps(), uniqueOps(), takeOps(), tableOps(), tableRowsOps(), tablePartitionOps(), tableAggregateOps(), tableSortOps(), tableJoinOps(), tableConcatOps(), shapeOps(),
 		castOps(), matmulOps(), einsumOps(), linalgOps(), choleskyOps(), solveOps(), fftOps(), coreOps(), benchOps(),
 	} {
 		for _, op := range group {

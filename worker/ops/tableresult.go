@@ -65,17 +65,27 @@ func tablesCall(ctx context.Context) *tables.Call {
 
 // wholeTable plans an operation that reads the rows of the tables of parameters.
 func wholeTable(c *call, names []string, run func(ctx context.Context, batches []arrow.RecordBatch, alloc Allocator) (any, error)) *Planned {
+	list := make([]*Table, len(names))
+	for i, name := range names {
+		list[i] = value[*Table](c, name)
+	}
+	return wholeTables(c, list, func(i int) string { return names[i] }, run)
+}
+
+// wholeTables plans an operation that reads the rows of tables. nameOf returns the argument of one
+// of them.
+func wholeTables(c *call, list []*Table, nameOf func(i int) string, run func(ctx context.Context, batches []arrow.RecordBatch, alloc Allocator) (any, error)) *Planned {
 	return &Planned{Late: true, runWhole: func(ctx context.Context, alloc Allocator) (result any, err error) {
-		var batches []arrow.RecordBatch
-		for _, name := range names {
-			batch, err := value[*Table](c, name).batch()
+		batches := make([]arrow.RecordBatch, len(list))
+		for i, t := range list {
+			batch, err := t.batch()
 			if err == nil {
 				err = tables.Check(batch.NumRows())
 			}
 			if err != nil {
-				return nil, c.bad(name, "%v", err)
+				return nil, c.bad(nameOf(i), "%v", err)
 			}
-			batches = append(batches, batch)
+			batches[i] = batch
 		}
 		defer func() {
 			cause := recover()
@@ -91,7 +101,7 @@ func wholeTable(c *call, names []string, run func(ctx context.Context, batches [
 			// contradict each other.
 			for i, batch := range batches {
 				if wrong := arrowtable.CheckRows(batch); wrong != nil {
-					err = c.bad(names[i], "%v", wrong)
+					err = c.bad(nameOf(i), "%v", wrong)
 					return
 				}
 			}

@@ -1,5 +1,5 @@
-"""Writes relations.json.gz: random tables, and what Polars computes of them by group_by, sort and
-join."""
+"""Writes relations.json.gz: random tables, and what Polars computes of them by group_by, sort, join
+and concat."""
 
 import base64
 import datetime
@@ -89,7 +89,7 @@ def cases(rng):
     on = [n for n in by if n not in ("category", "enum", "null", "decimal")]
     if not on:
         return
-    y = frame(rng, list({*on, *rng.sample(list(COLUMNS), 3)}), rng.choice([0, 1, 20]))
+    y = frame(rng, list(dict.fromkeys([*on, *rng.sample(list(COLUMNS), 3)])), rng.choice([0, 1, 20]))
     for how in ("inner", "left", "semi", "anti"):
         equal = rng.random() < 0.5
         order = "left_right" if how in ("inner", "left") else "none"
@@ -99,12 +99,18 @@ def cases(rng):
         yield "table.join", [x, y], {"on": on, "how": how, "nulls_equal": equal}, want
 
 
+def concats(rng):
+    names = rng.sample(list(COLUMNS), 8)
+    parts = [frame(rng, names, rng.choice([0, 1, 7, 8, 9, 30])) for _ in range(rng.randint(1, 6))]
+    yield "table.concat", parts, {}, pl.concat(parts)
+
+
 def main():
     rng = random.Random(SEED)
     out = []
-    for _ in range(ROUNDS):
+    for part in [cases] * ROUNDS + [concats] * ROUNDS:
         level = rng.choice([pl.CompatLevel.oldest(), pl.CompatLevel.newest()])
-        for op, tables, named, want in cases(rng):
+        for op, tables, named, want in part(rng):
             out.append(
                 {"op": op, "tables": [stored(t, level) for t in tables], "named": named, "want": stored(want, level)}
             )
