@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
+	"github.com/millrace/millrace/internal/leaktest"
 )
 
 // TestMain starts a cluster for the examples. They find it by the environment, as any program does.
@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	}
 	code := m.Run()
 	if code == 0 {
-		if err := leaks(); err != nil {
+		if err := leaktest.Find(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
 		}
@@ -37,16 +37,6 @@ func TestMain(m *testing.M) {
 		code = max(code, 1)
 	}
 	os.Exit(code)
-}
-
-// leaks waits until no goroutine is left. One look of goleak lasts for less than a second, in which
-// a busy machine may not end those that are about to.
-func leaks() error {
-	for deadline := time.Now().Add(eventTimeout); ; {
-		if err := goleak.Find(); err == nil || time.Now().After(deadline) {
-			return err
-		}
-	}
 }
 
 // startCluster runs `millrace up` with the binary MILLRACE_BIN, or with one that is built here.
