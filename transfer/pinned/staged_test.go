@@ -425,7 +425,7 @@ func TestGPUStagingSourceThatIsKilledOrStopped(t *testing.T) {
 			child, peer := startStaging(t)
 			r := newReader(t, 512<<20, kind.stall)
 			refs := []transfer.Ref{ref(0), ref(1), ref(2)}
-			// fetch goes on after a stall: a busy machine may stand still for longer than the limit.
+			// fetch goes on after a stall: a busy machine may stand still for longer.
 			fetch := func() (sink *transfertest.Sink, err error) {
 				for limit := time.Now().Add(transfertest.Patience); ; {
 					r.room.Reset()

@@ -145,7 +145,7 @@ func TestPeerThatAnswersTheWireUpLate(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	// If the wait for the answer counted, each attempt would stall. On a busy machine, one may stall
+	// If the wait for the answer counted, each attempt would stall. A busy machine may stall once
 	// otherwise.
 	limit := time.Now().Add(transfertest.Patience)
 	_, err := path.Connect(t.Context(), source.peer)
