@@ -12,7 +12,6 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/millrace/millrace/internal/leader"
 	"github.com/millrace/millrace/server/journal"
 )
 
@@ -34,7 +33,7 @@ type Term struct {
 	// elected is the term of Raft. confirmed is a time at which most peers still followed this one.
 	elected   uint64
 	confirmed atomic.Pointer[time.Time]
-	// asking has room for the one that asks whether they do.
+	// asking has room for the one question whether they do that has no answer yet.
 	asking chan struct{}
 
 	mu sync.Mutex // guards all below
@@ -77,7 +76,9 @@ func (t *Term) end() {
 // followed lately: one that was stopped for longer than that learns here that another one leads.
 // The clock is the monotonic one of this machine, which must not stand still with the process. An
 // answer that takes longer than messageTime, for example since the disk stands still, counts as no.
+// Calls that wait share a question, even one that took long.
 func (t *Term) Leads(ctx context.Context) error {
+	called := time.Now()
 	if t.isFollowed() {
 		return nil
 	}
@@ -85,20 +86,58 @@ func (t *Term) Leads(ctx context.Context) error {
 	defer cancel()
 	select {
 	case t.asking <- struct{}{}:
+	case <-t.lost:
+		return t.unknown(ctx)
 	case <-waiting.Done():
 		return t.unknown(ctx)
 	}
-	defer func() { <-t.asking }()
-	if t.isFollowed() {
+	// A caller that gives up leaves its question: nobody asks another one until it is answered.
+	answered := sync.OnceFunc(func() { <-t.asking })
+	if t.isFollowed() || t.isFollowedSince(called) {
+		answered()
 		return nil
 	}
-	begun := time.Now()
-	err := t.peer.propose(waiting, func() raft.Future { return t.peer.raft.VerifyLeader() })
-	if err == nil && !isClosed(t.lost) && t.peer.raft.CurrentTerm() == t.elected {
-		t.confirmed.Store(&begun)
+	err := t.peer.propose(waiting, func() error {
+		defer answered()
+		begun := time.Now()
+		err := t.ask()
+		if err == nil && t.peer.raft.CurrentTerm() != t.elected {
+			err = raft.ErrLeadershipLost
+		}
+		if err == nil {
+			t.confirm(begun)
+		}
+		return err
+	})
+	if errors.Is(err, raft.ErrRaftShutdown) {
+		answered() // Perhaps nothing was asked, and nothing is from now on.
+	}
+	if err == nil && !isClosed(t.lost) {
 		return nil
 	}
 	return t.unknown(ctx)
+}
+
+// ask returns nil if most peers with a vote follow this one. Raft 1.8.0 takes the answers of those
+// without a vote for votes in VerifyLeader. While there is one, most of the others must have an
+// entry that changes nothing.
+func (t *Term) ask() error {
+	if t.peer.allVote() {
+		if err := t.peer.raft.VerifyLeader().Error(); err != nil || t.peer.allVote() {
+			return err
+		}
+	}
+	return t.peer.raft.Barrier(0).Error()
+}
+
+// confirm notes a time at which most peers still followed this one.
+func (t *Term) confirm(at time.Time) {
+	for {
+		before := t.confirmed.Load()
+		if before != nil && !at.After(*before) || t.confirmed.CompareAndSwap(before, &at) {
+			return
+		}
+	}
 }
 
 // unknown returns the error of a call for which it was not found out that this peer leads.
@@ -106,7 +145,7 @@ func (t *Term) unknown(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return leader.Refusal(t.peer.Leader())
+	return t.peer.refusal()
 }
 
 // isFollowed reports whether most peers have followed this one so lately that they cannot have
@@ -114,6 +153,13 @@ func (t *Term) unknown(ctx context.Context) error {
 func (t *Term) isFollowed() bool {
 	at := t.confirmed.Load()
 	return at != nil && time.Since(*at) < t.peer.leaseTime() && !isClosed(t.lost) && !t.peer.handing.Load()
+}
+
+// isFollowedSince reports whether most peers have followed this one at a time or later. It holds
+// however long ago that is, and for a leader that hands over.
+func (t *Term) isFollowedSince(called time.Time) bool {
+	at := t.confirmed.Load()
+	return at != nil && !at.Before(called) && !isClosed(t.lost)
 }
 
 // send proposes an entry. The caller holds the mutex.
@@ -136,7 +182,7 @@ func (t *Term) send(kind byte, body []byte) *commit {
 		if c.err = future.Error(); c.err == nil {
 			c.index = future.Index()
 			if c.err, _ = future.Response().(error); c.err == nil {
-				t.confirmed.Store(&begun) // Most peers have it since, and no other one has begun to lead.
+				t.confirm(begun) // Most peers have it since, and no other one has begun to lead.
 			}
 		}
 	})

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"github.com/millrace/millrace/internal/leader"
 )
 
@@ -91,12 +93,108 @@ func TestALeaderThatTriedToHandOverAsks(t *testing.T) {
 // out whether it leads, here because the question of another read does not end.
 func TestAQuestionWhoLeadsEnds(t *testing.T) {
 	c := newCluster(t, Config{})
-	_, term := c.lead()
+	i, term := c.lead()
 	defer term.Release()
 	long := time.Now().Add(-time.Hour)
 	term.confirmed.Store(&long)
 	term.asking <- struct{}{}
-	if _, refused := leader.Refused(term.Leads(context.Background())); !refused {
-		t.Error("a peer that does not know it says that it leads")
+	if address, refused := leader.Refused(term.Leads(context.Background())); !refused || address == "client-"+names[i] {
+		t.Errorf("a peer that does not know who leads names %q", address)
+	}
+}
+
+// TestCallsShareASlowQuestion: calls that wait for an answer do not ask one after the other, even if
+// it took longer than a lease, or after an attempt to hand over.
+func TestCallsShareASlowQuestion(t *testing.T) {
+	c := newCluster(t, Config{Heartbeat: 5 * time.Second})
+	for range 3 { // A leader of a busy machine may lose its term.
+		i, term := c.lead()
+		c.cut(i, true) // Another question has no good answer.
+		c.peers[i].handing.Store(true)
+		long := time.Now().Add(-time.Hour)
+		term.confirmed.Store(&long)
+		term.asking <- struct{}{}
+		const calls = 20
+		errs := make(chan error, calls)
+		for range calls {
+			go func() { errs <- term.Leads(context.Background()) }()
+		}
+		begun := time.Now().Add(time.Minute) // after all calls began
+		term.confirmed.Store(&begun)
+		<-term.asking
+		refused := 0
+		for range calls {
+			if <-errs != nil {
+				refused++
+			}
+		}
+		term.end()
+		term.Release()
+		if refused == 0 {
+			return
+		}
+		c.cut(i, false)
+	}
+	t.Error("calls that waited for an answer are refused after it")
+}
+
+// TestAQuestionOutlivesItsCaller: while Raft does not answer, calls come and give up, and yet only
+// one of them has asked.
+func TestAQuestionOutlivesItsCaller(t *testing.T) {
+	c := newCluster(t, Config{Heartbeat: 5 * time.Second})
+	for looked := false; !looked; { // A leader of a busy machine may lose its term.
+		i, term := c.lead()
+		c.cut(i, true)
+		long := time.Now().Add(-time.Hour)
+		term.confirmed.Store(&long)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_ = term.Leads(ctx)
+		}()
+		until(t, "it asks, or lost the lead", func() bool { return len(term.asking) == 1 || isClosed(term.lost) })
+		cancel()
+		<-done
+		waits := len(term.asking) == 1
+		if looked = c.peers[i].raft.State() == raft.Leader && !isClosed(term.lost); looked && !waits {
+			t.Error("the next call may ask, while this question has no answer")
+		}
+		until(t, "Raft answers", func() bool { return len(term.asking) == 0 })
+		term.end()
+		term.Release()
+		c.cut(i, false)
+	}
+	i, term := c.lead()
+	defer term.Release()
+	c.peers[i].close()
+	long := time.Now().Add(-time.Hour)
+	term.confirmed.Store(&long)
+	if _, refused := leader.Refused(term.Leads(t.Context())); !refused || len(term.asking) > 0 {
+		t.Error("a peer that ends says that it leads, or asks for ever")
+	}
+}
+
+// TestPeersWithoutAVoteDoNotCount: they follow, and the others may have another leader.
+func TestPeersWithoutAVoteDoNotCount(t *testing.T) {
+	for led := false; !led; { // A leader of a busy machine may lose its term.
+		c := newCluster(t, Config{Heartbeat: 5 * time.Second})
+		i, term := c.lead()
+		demoted := c.peers[i].raft.DemoteVoter(raft.ServerID(names[(i+1)%3]), 0, 0).Error()
+		long := time.Now().Add(-time.Hour)
+		term.confirmed.Store(&long)
+		err := term.Leads(t.Context())
+		if led = demoted == nil && !isClosed(term.lost); led {
+			if err != nil {
+				t.Error("a leader that most follow does not say so:", err)
+			}
+			c.stop((i + 2) % 3)
+			term.confirmed.Store(&long)
+			if _, refused := leader.Refused(term.Leads(t.Context())); !refused {
+				t.Error("a leader that no other peer with a vote follows says that it leads")
+			}
+		}
+		term.end()
+		term.Release()
 	}
 }

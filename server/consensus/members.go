@@ -143,11 +143,11 @@ func (r *Peer) admit(leads *raft.Raft, q question) error {
 				return nil // It asks again.
 			}
 			r.log.Info("a peer has all, and votes from now on", "address", q.Address)
-			return r.propose(ctx, func() raft.Future { return leads.AddVoter(s.ID, s.Address, 0, joinTime) })
+			return r.propose(ctx, func() error { return leads.AddVoter(s.ID, s.Address, 0, joinTime).Error() })
 		case !strings.HasPrefix(q.Join, q.Address+idMark):
 		case string(s.Address) == q.Address:
 			r.vacate(q.Address, true)
-			if err := r.propose(ctx, func() raft.Future { return leads.RemoveServer(s.ID, 0, joinTime) }); err != nil {
+			if err := r.propose(ctx, func() error { return leads.RemoveServer(s.ID, 0, joinTime).Error() }); err != nil {
 				return err
 			}
 		}
@@ -159,8 +159,8 @@ func (r *Peer) admit(leads *raft.Raft, q question) error {
 		return fmt.Errorf("%s is none of the peers: add it with \"millrace peers add %s\"", q.Address, q.Address)
 	}
 	r.log.Warn("a peer comes with an empty directory", "address", q.Address)
-	err := r.propose(ctx, func() raft.Future {
-		return leads.AddNonvoter(raft.ServerID(q.Join), raft.ServerAddress(q.Address), 0, joinTime)
+	err := r.propose(ctx, func() error {
+		return leads.AddNonvoter(raft.ServerID(q.Join), raft.ServerAddress(q.Address), 0, joinTime).Error()
 	})
 	if err == nil {
 		r.vacate(q.Address, false)
@@ -366,6 +366,11 @@ func (r *Peer) votes() bool {
 	return slices.ContainsFunc(r.members(), func(s raft.Server) bool { return string(s.ID) == r.identity.ID && s.Suffrage == raft.Voter })
 }
 
+// allVote reports whether all peers of the configuration that this one knows have a vote.
+func (r *Peer) allVote() bool {
+	return !slices.ContainsFunc(r.members(), func(s raft.Server) bool { return s.Suffrage != raft.Voter })
+}
+
 // mayVote returns an error if this peer may have no part in an election now. The process before may
 // have told a leader that it follows, and that one counts on it for one lease. A peer that is up
 // forgets its leader after a heartbeat timeout at the earliest, and so does one that was restarted.
@@ -382,7 +387,7 @@ func (r *Peer) mayVote(command any) error {
 		return nil
 	}
 	if !r.votes() {
-		return fmt.Errorf("peer: %s has lost its directory, and does not vote yet", r.config.Own)
+		return fmt.Errorf("peer: %s has no vote, or is just starting", r.config.Own)
 	}
 	if !handed && !r.founds && time.Since(r.opened) < r.config.Heartbeat {
 		return fmt.Errorf("peer: %s was started just now, and does not vote yet: the leader of before may count on it", r.config.Own)

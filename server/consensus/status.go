@@ -101,7 +101,17 @@ func (r *Peer) leading() (*raft.Raft, error) {
 	if started := r.started(); started != nil && started.State() == raft.Leader {
 		return started, nil
 	}
-	return nil, leader.Refusal(r.Leader())
+	return nil, r.refusal()
+}
+
+// refusal is the answer of a peer that does not lead, or cannot find out whether it does. It never
+// names this one.
+func (r *Peer) refusal() error {
+	address := r.Leader()
+	if address == r.config.Advertise {
+		address = ""
+	}
+	return leader.Refusal(address)
 }
 
 // AddPeer is part of schedapi.Peers. The peer has a place without a vote, which it takes when it
@@ -114,8 +124,8 @@ func (r *Peer) AddPeer(ctx context.Context, address string) error {
 	if slices.ContainsFunc(r.members(), func(s raft.Server) bool { return string(s.Address) == address }) {
 		return nil // The call is repeated.
 	}
-	return r.settle(ctx, func() raft.Future {
-		return leads.AddNonvoter(raft.ServerID(address), raft.ServerAddress(address), 0, joinTime)
+	return r.settle(ctx, func() error {
+		return leads.AddNonvoter(raft.ServerID(address), raft.ServerAddress(address), 0, joinTime).Error()
 	})
 }
 
@@ -148,24 +158,24 @@ func (r *Peer) RemovePeer(ctx context.Context, address string) error {
 			"%s stays: without it, %d of %d schedulers would answer, and nobody could lead: start the others, or add one, first", address, living, left)}
 	case address == r.config.Own:
 		r.HandOver() // The next leader removes it.
-		return leader.Refusal(r.Leader())
+		return r.refusal()
 	}
 	r.vacate(address, false)
-	return r.settle(ctx, func() raft.Future { return leads.RemoveServer(found.ID, 0, joinTime) })
+	return r.settle(ctx, func() error { return leads.RemoveServer(found.ID, 0, joinTime).Error() })
 }
 
 // settle makes a change of the configuration, and waits for it as long as its caller and changeTime
 // allow. A change that was proposed goes on: nothing can take it back.
-func (r *Peer) settle(ctx context.Context, propose func() raft.Future) error {
+func (r *Peer) settle(ctx context.Context, change func() error) error {
 	limit := cmp.Or(r.config.changeTime, changeTime)
 	waiting, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	err := r.propose(waiting, propose)
+	err := r.propose(waiting, change)
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipLost), errors.Is(err, raft.ErrLeadershipTransferInProgress), errors.Is(err, raft.ErrRaftShutdown):
-		return leader.Refusal(r.Leader())
+		return r.refusal()
 	case errors.Is(err, raft.ErrEnqueueTimeout):
 		return fmt.Errorf("peer: change the list of peers: %w: nothing has changed: repeat the call", err)
 	case ctx.Err() != nil:
@@ -176,17 +186,18 @@ func (r *Peer) settle(ctx context.Context, propose func() raft.Future) error {
 	return fmt.Errorf("peer: change the list of peers: %w: repeat the call", err)
 }
 
-// propose makes a change of the configuration, and waits for it until the context or the peer ends.
-// Close waits for the change itself: Raft answers it before it is shut down, and perhaps never
-// after that.
-func (r *Peer) propose(ctx context.Context, change func() raft.Future) error {
+// propose calls what asks something of Raft and waits for its answer: a change of the
+// configuration, or whether this peer leads. It returns when that, the context or the peer ends.
+// Close waits for the answer itself: Raft gives it before it is shut down, and perhaps never after
+// that.
+func (r *Peer) propose(ctx context.Context, ask func() error) error {
 	done := make(chan error, 1)
 	r.mu.Lock()
 	if ended := r.closing.Err() != nil || isClosed(r.state.failed); ended {
 		r.mu.Unlock()
 		return raft.ErrRaftShutdown
 	}
-	r.commits.Go(func() { done <- change().Error() })
+	r.commits.Go(func() { done <- ask() })
 	r.mu.Unlock()
 	select {
 	case err := <-done:
