@@ -62,15 +62,24 @@ func unaryStatus(ctx context.Context, request any, _ *grpc.UnaryServerInfo, hand
 	return response, statusOf(err)
 }
 
-// current refuses what was read if another scheduler may lead: a process that was stopped goes on
-// where it was, and answers what waits in its sockets before it learns that it leads no more. Calls
-// that change something need none of this: most schedulers have what they are told.
+// current refuses calls if another scheduler may lead: a process that was stopped goes on where it
+// was, and answers what waits in its sockets before it learns that it leads no more. Of calls that
+// only read, what was read is refused. Others are refused before they begin: most schedulers have
+// what such a call is told that it has changed, but it may also change nothing, and tell of what
+// this one has, as that a queue is empty. A process that stops after that look tells such a call
+// what was so when the call came. With leads nil, this costs nothing.
 func current(leads func(context.Context) error) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-		response, err := handler(ctx, request)
-		if leads == nil || !reads(info.FullMethod) {
-			return response, err
+		if leads == nil || !shared(info.FullMethod) {
+			return handler(ctx, request)
 		}
+		if !reads(info.FullMethod) {
+			if lost := leads(ctx); lost != nil {
+				return nil, lost
+			}
+			return handler(ctx, request)
+		}
+		response, err := handler(ctx, request)
 		if lost := leads(ctx); lost != nil {
 			return nil, lost
 		}
@@ -78,8 +87,8 @@ func current(leads func(context.Context) error) grpc.UnaryServerInterceptor {
 	}
 }
 
-// currentStream is current for calls with a stream of answers. Each message is checked: a stream
-// may go on for as long as this scheduler leads.
+// currentStream is current for streams that only read. Each message is checked: a stream may go on
+// for as long as this scheduler leads. Other streams are not checked.
 func currentStream(leads func(context.Context) error) grpc.StreamServerInterceptor {
 	return func(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		if leads == nil || !reads(info.FullMethod) {
@@ -106,9 +115,14 @@ func (s *leadingStream) SendMsg(message any) error {
 	return s.ServerStream.SendMsg(message)
 }
 
-// reads reports whether a call changes nothing, and tells of what all schedulers share.
-func reads(method string) bool {
-	return access.Allowed(access.Reader, method) && !access.Open(method) && method != pb.SchedulerService_ListPeers_FullMethodName
+// reads reports whether a call changes nothing, and tells of what all schedulers share. Reflection
+// is among them, which tells of the program alone: nobody is worse off if it asks.
+func reads(method string) bool { return access.Allowed(access.Reader, method) && shared(method) }
+
+// shared reports whether a call is about what all schedulers share. The others need no token, or
+// say which scheduler leads.
+func shared(method string) bool {
+	return !access.Open(method) && method != pb.SchedulerService_ListPeers_FullMethodName
 }
 
 func streamStatus(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {

@@ -5,30 +5,40 @@ import (
 	"testing"
 
 	"google.golang.org/grpc"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	workerv1 "github.com/millrace/millrace/gen/go/millrace/worker/v1"
 	"github.com/millrace/millrace/internal/leader"
 )
 
-// TestReadsNeedTheLead: what a scheduler has read while another one may lead is not told. A call
-// that was carried out is answered: most schedulers have it, and its caller would repeat it.
-func TestReadsNeedTheLead(t *testing.T) {
-	handler := func(context.Context, any) (any, error) { return "read", nil }
+// TestCallsNeedTheLead: what a scheduler has read while another one may lead is not told. A call that
+// may change something does not begin then: if it changes nothing, it tells of what was read, too.
+// One that was carried out is answered: most schedulers have it, and its caller would repeat it.
+func TestCallsNeedTheLead(t *testing.T) {
+	begun := false
+	handler := func(context.Context, any) (any, error) {
+		begun = true
+		return "read", nil
+	}
 	lost := func(context.Context) error { return leader.Refusal("b:1") }
 	leads := func(context.Context) error { return nil }
-	for method, reads := range map[string]bool{
-		pb.CoordinationService_GetVariable_FullMethodName: true,
-		pb.SchedulerService_GetTask_FullMethodName:        true,
-		pb.SchedulerService_ListGraphs_FullMethodName:     true,
-		pb.CoordinationService_SetVariable_FullMethodName: false,
-		pb.SchedulerService_OpenClient_FullMethodName:     false,
-		pb.SchedulerService_ListPeers_FullMethodName:      false, // It says who leads.
+	const reads, changes, other = "reads", "changes", "other"
+	for method, kind := range map[string]string{
+		pb.CoordinationService_GetVariable_FullMethodName:   reads,
+		pb.SchedulerService_GetTask_FullMethodName:          reads,
+		pb.SchedulerService_ListGraphs_FullMethodName:       reads,
+		pb.CoordinationService_SetVariable_FullMethodName:   changes,
+		pb.CoordinationService_TakeFromQueue_FullMethodName: changes,
+		pb.SchedulerService_OpenClient_FullMethodName:       changes,
+		pb.SchedulerService_ListPeers_FullMethodName:        other, // It says who leads.
+		healthpb.Health_Check_FullMethodName:                other,
 	} {
 		info := &grpc.UnaryServerInfo{FullMethod: method}
+		begun = false
 		out, err := current(lost)(t.Context(), nil, info, handler)
-		if _, refused := leader.Refused(err); refused != reads || refused != (out == nil) {
-			t.Errorf("%s without the lead: %v, %v", method, out, err)
+		if _, refused := leader.Refused(err); refused != (kind != other) || refused != (out == nil) || begun != (kind != changes) {
+			t.Errorf("%s without the lead: begun: %v, %v, %v", method, begun, out, err)
 		}
 		for _, check := range []func(context.Context) error{leads, nil} {
 			if out, err := current(check)(t.Context(), nil, info, handler); out != "read" || err != nil {

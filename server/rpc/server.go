@@ -80,7 +80,8 @@ type Config struct {
 	// Report returns the pages of the dashboard as a file. Nil: there are none.
 	Report func(context.Context, *pb.GetReportRequest) ([]byte, error)
 	// Leads returns an error if another scheduler may lead. Calls that only read are answered after
-	// it, and so is each message of a stream. Nil: this one is alone.
+	// it, and so is each message of streams that only read. Other calls with one request and one
+	// answer begin after it. Nil: this one is alone.
 	Leads func(context.Context) error
 	// NotReady is the answer to all calls before Ready; nil: SCHEDULER_STARTING.
 	NotReady func() error
