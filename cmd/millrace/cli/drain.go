@@ -194,12 +194,18 @@ func drainedWorkers(ctx context.Context, c *millrace.Client, s millracev1.Schedu
 	return after, nil
 }
 
-// drainTable shows the progress of each worker's drain, and the results that cannot be copied.
+// drainTable shows the progress of each worker's drain, and the results that cannot be copied. A
+// worker that is away has no figures: what it holds is not known, and zeros would look like an end.
 func drainTable(w io.Writer, workers []*millracev1.Worker) {
 	row(w, "ID", "NAME", "STATE", "DRAIN", "TASKS", "COPIED", "REMAINING", "STAYING")
 	for _, x := range workers {
 		d := x.GetDrain()
-		row(w, fmt.Sprintf("w%d", x.GetWorkerId()), x.GetName(), short(x.GetState(), "WORKER_STATE_"), drainPurpose(x), x.GetAssignedTasks(),
+		id, state := fmt.Sprintf("w%d", x.GetWorkerId()), short(x.GetState(), "WORKER_STATE_")
+		if x.GetState() == millracev1.WorkerState_WORKER_STATE_DISCONNECTED {
+			row(w, id, x.GetName(), state, drainPurpose(x), "", "", "", "")
+			continue
+		}
+		row(w, id, x.GetName(), state, drainPurpose(x), x.GetAssignedTasks(),
 			results(d.GetCopiedObjects(), d.GetCopiedBytes()), results(d.GetRemainingObjects(), d.GetRemainingBytes()), results(d.GetStayingObjects(), d.GetStayingBytes()))
 	}
 	for _, x := range workers {

@@ -52,6 +52,13 @@ func TestProgressSaysWhatIsLeft(t *testing.T) {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
+	gone := drain(0, 0, 0)
+	gone.State = millracev1.WorkerState_WORKER_STATE_DISCONNECTED
+	var table strings.Builder
+	drainTable(&table, []*millracev1.Worker{gone})
+	if _, last, _ := strings.Cut(table.String(), "\n"); strings.ContainsAny(strings.TrimPrefix(last, "w0"), "0123456789") || !strings.HasSuffix(last, "\t\t\t\t\n") {
+		t.Errorf("a worker that is away has figures: %q", last)
+	}
 	counts := &millracev1.TaskCounts{Waiting: 3, Ready: 1, Running: 2, Succeeded: 5, Failed: 1, Released: 7}
 	done, of, note := graphProgress(counts)
 	if line := progressLine("wait g3", done, of, 12*time.Second, note); line != "wait g3: 13 of 19 after 12 s: 2 tasks running, 1 failed or cancelled" {
