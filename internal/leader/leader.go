@@ -32,7 +32,8 @@ const (
 )
 
 // Refusal returns the answer of a scheduler that does not lead to any call. It has not begun the
-// call. address is the leader's "host:port"; empty: there is no leader now.
+// call. A call that only reads may have been carried out, and a stream may end with it: call or
+// watch again. address is the leader's "host:port"; empty: there is no leader now.
 func Refusal(address string) error {
 	message := "this scheduler does not lead, and there is no leader now: try again"
 	if address != "" {
