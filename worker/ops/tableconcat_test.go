@@ -2,6 +2,8 @@ package ops
 
 import (
 	"bytes"
+	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -380,5 +382,141 @@ func TestConcatenationKeepsTheLimits(t *testing.T) {
 	}
 	if _, err := arrowtable.DecodeSchema(result.(*Table).Layout); err != nil {
 		t.Error(err)
+	}
+}
+
+// valueOf returns a table with one column of a dictionary, which has one value.
+func valueOf(t *testing.T, value arrow.Array) *Table {
+	t.Helper()
+	kind := &arrow.DictionaryType{IndexType: arrow.PrimitiveTypes.Int32, ValueType: value.DataType()}
+	column := array.NewDictionaryArray(kind, int32s(t, 0), value)
+	return tableOf(t, array.NewRecordBatch(arrow.NewSchema([]arrow.Field{{Name: "d", Type: kind}}, nil), []arrow.Array{column}, 1))
+}
+
+// TestValuesOfDictionariesWithoutBytesAreLimited: a few bytes stand for a value of many elements.
+func TestValuesOfDictionariesWithoutBytesAreLimited(t *testing.T) {
+	op, err := NewRegistry().Lookup("table.concat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := func(of arrow.DataType, elements int64) *Table {
+		b := array.NewLargeListBuilder(memory.DefaultAllocator, of)
+		b.Append(true)
+		b.ValueBuilder().AppendEmptyValue()
+		x := valueOf(t, b.NewArray())
+		// The nodes are the codes, the lists and their elements, and buffer 3 has the offsets.
+		x.Layout.Nodes[2].Rows = elements
+		if of.ID() == arrow.NULL {
+			x.Layout.Nodes[2].Nulls = elements
+		}
+		binary.LittleEndian.PutUint64(x.Frames[0].Data[x.Layout.Buffers[3].Offset+8:], uint64(elements))
+		return x
+	}
+	fixed := func(value bool) *Table {
+		kind := arrow.FixedSizeListOf(1<<31-1, arrow.Null)
+		data := array.NewData(kind, 1, []*memory.Buffer{memory.NewBufferBytes([]byte{1})}, []arrow.ArrayData{array.NewNull(1<<31 - 1).Data()}, 0, 0)
+		if !value {
+			data = array.NewData(kind, 1, []*memory.Buffer{memory.NewBufferBytes([]byte{0})}, []arrow.ArrayData{array.NewNull(1<<31 - 1).Data()}, 1, 0)
+		}
+		return valueOf(t, array.NewFixedSizeListData(data))
+	}
+	nothing := arrow.StructOf()
+	for _, c := range []struct {
+		name   string
+		tables []any
+		want   string
+	}{
+		{"empty structs", []any{list(nothing, 1), list(nothing, 1<<45)}, `column "d": its dictionary has a value of more than 67108864 bytes or elements: cast the column to the type of its values`},
+		{"nulls", []any{list(arrow.Null, 1), list(arrow.Null, 1<<45)}, ""},
+		{"nulls of fixed size", []any{fixed(true), fixed(false)}, ""},
+	} {
+		room := &limited{1 << 20}
+		result, err := op.Run(WithEnv(t.Context(), Env{Scratch: room}), Args{Positional: c.tables}, NewTensor)
+		switch {
+		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
+			t.Errorf("%s: got %v, want %s", c.name, err, c.want)
+		case c.want == "" && err != nil:
+			t.Errorf("%s: %v", c.name, err)
+		case c.want == "" && result.(*Table).Layout.Rows != 2:
+			t.Errorf("%s: %d rows", c.name, result.(*Table).Layout.Rows)
+		}
+	}
+}
+
+// TestKeysOfDictionariesAreInWorkingMemory: a value of 32 MiB is compared in memory that is counted,
+// and the call can be cancelled while many values are read.
+func TestKeysOfDictionariesAreInWorkingMemory(t *testing.T) {
+	op, err := NewRegistry().Lookup("table.concat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := func(last string) arrow.Array {
+		b := array.NewStringBuilder(memory.DefaultAllocator)
+		b.Append(strings.Repeat("t", 32<<20) + last)
+		return b.NewArray()
+	}
+	tables := []any{valueOf(t, text("a")), valueOf(t, text("b"))}
+	_, err = op.Run(WithEnv(t.Context(), Env{Scratch: &limited{16 << 20}}), Args{Positional: tables}, NewTensor)
+	if !errors.Is(err, ErrNoScratch) {
+		t.Errorf("with too little working memory: %v", err)
+	}
+	result, err := op.Run(WithEnv(t.Context(), Env{Scratch: &limited{256 << 20}}), Args{Positional: tables}, NewTensor)
+	if got := opRows(t, result, err); got.NumRows() != 2 {
+		t.Errorf("%d rows", got.NumRows())
+	}
+	// 1,000 views share a text of 1 MiB.
+	shared, err := run(t, "table.take", nil, tableOf(t, array.NewRecordBatch(arrow.NewSchema([]arrow.Field{{Name: "v", Type: arrow.BinaryTypes.StringView}}, nil), []arrow.Array{oneView(1 << 20)}, 1)),
+		slices.Repeat([]any{int64(0)}, 1000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	batch, err := shared.(*Table).batch()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := &countdown{Context: WithEnv(t.Context(), Env{Scratch: &limited{64 << 20}}), left: 20}
+	_, err = op.Run(ctx, Args{Positional: []any{valueOf(t, oneView(20)), valueOf(t, batch.Column(0))}}, NewTensor)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("a call that is cancelled while it reads values: %v", err)
+	}
+}
+
+// oneView returns an array of one text.
+func oneView(size int) arrow.Array {
+	b := array.NewStringViewBuilder(memory.DefaultAllocator)
+	b.ReserveData(size)
+	b.Append(strings.Repeat("v", size))
+	return b.NewArray()
+}
+
+// countdown is cancelled once it was asked some times.
+type countdown struct {
+	context.Context //nolint:containedctx // it is one
+	left            int
+}
+
+func (c *countdown) Err() error {
+	if c.left--; c.left < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// TestDictionariesThatStayMayBeLong: codes need not reach all values if no code changes.
+func TestDictionariesThatStayMayBeLong(t *testing.T) {
+	kind := &arrow.DictionaryType{IndexType: arrow.PrimitiveTypes.Int8, ValueType: arrow.BinaryTypes.String}
+	var many []string
+	for i := range 200 {
+		many = append(many, fmt.Sprint("a", i))
+	}
+	for _, tables := range [][]any{
+		{encodedAs(t, kind, many, 1)},
+		{encodedAs(t, kind, many, 1), encodedAs(t, kind, many, 2)},
+		{encodedAs(t, kind, many, 1), encodedAs(t, kind, many[:3], 2)},
+	} {
+		result, err := run(t, "table.concat", nil, tables...)
+		if got := opRows(t, result, err); got.NumRows() != int64(len(tables)) {
+			t.Errorf("%d rows", got.NumRows())
+		}
 	}
 }

@@ -2,7 +2,6 @@ package tables
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
 	"hash/maphash"
 
@@ -53,7 +52,8 @@ func (b *concatenation) addCodes(c *stacked) error {
 		}
 		count += int64(len(added))
 	}
-	if bits := 8*c.width - signBits(c.dictionary); bits < 32 && count > 1<<bits {
+	// A dictionary that stays may have values without a code.
+	if bits := 8*c.width - signBits(c.dictionary); bits < 32 && count > 1<<bits && (len(all.spans) > 1 || c.codes != nil) {
 		return fmt.Errorf("the tables together have %d categories, and its codes of type %s can tell %d apart: cast the column to the type of its values",
 			count, c.dictionary.IndexType, 1<<bits)
 	}
@@ -110,8 +110,8 @@ type union struct {
 	// codes in the result.
 	owners, rows, codes []uint32
 	count               int
-	// one and two are room for the bytes of values.
-	one, two []byte
+	// one and two are the bytes of values.
+	one, two valueKey
 }
 
 // begin takes memory for the values of all spans, and adds those of the first one.
@@ -129,6 +129,7 @@ func (u *union) begin(spans []span) error {
 	for int64(size) <= total*3/2 {
 		size *= 2
 	}
+	u.one.Call, u.two.Call = u.Call, u.Call
 	u.seed, u.places = maphash.MakeSeed(), Room[uint64](u.Call, size)
 	u.owners, u.rows, u.codes = anyRoom[uint32](u.Call, int(total)), anyRoom[uint32](u.Call, int(total)), anyRoom[uint32](u.Call, int(total))
 	first := spans[0].data.Dictionary()
@@ -176,10 +177,10 @@ func (u *union) add(d arrow.ArrayData, next uint32) (codes, added []uint32, err 
 
 // find returns the code of a value of a part. If it is new, it gets the code next.
 func (u *union) find(part, row int, next uint32) (code uint32, found bool, err error) {
-	if u.one, err = appendValue(u.one[:0], u.parts[part], u.kind, row); err != nil {
+	if err := u.one.set(u.parts[part], u.kind, row); err != nil {
 		return 0, false, err
 	}
-	hash := maphash.Bytes(u.seed, u.one)
+	hash := maphash.Bytes(u.seed, u.one.bytes)
 	mask := uint64(len(u.places) - 1)
 	for at := hash & mask; ; at = (at + 1) & mask {
 		entry := u.places[at]
@@ -193,93 +194,11 @@ func (u *union) find(part, row int, next uint32) (code uint32, found bool, err e
 			continue
 		}
 		place := uint32(entry) - 1
-		if u.two, err = appendValue(u.two[:0], u.parts[u.owners[place]], u.kind, int(u.rows[place])); err != nil {
+		if err := u.two.set(u.parts[u.owners[place]], u.kind, int(u.rows[place])); err != nil {
 			return 0, false, err
 		}
-		if bytes.Equal(u.one, u.two) {
+		if bytes.Equal(u.one.bytes, u.two.bytes) {
 			return u.codes[place], true, nil
 		}
 	}
-}
-
-// appendValue appends bytes that tell a value apart from all others of its type.
-func appendValue(to []byte, data arrow.ArrayData, kind arrow.DataType, row int) ([]byte, error) {
-	s, err := shapeOf(kind)
-	if err != nil {
-		return nil, err
-	}
-	if row < 0 || row >= data.Len() {
-		return nil, fmt.Errorf("it has %d values, and value %d is needed: the table contradicts itself, write it anew", data.Len(), row)
-	}
-	at := int64(data.Offset() + row)
-	if valid := bufferAt(data, 0); s.hasValidity() {
-		if data.NullN() != 0 && len(valid) > 0 && bit(valid, at) == 0 {
-			return append(to, 0), nil
-		}
-		to = append(to, 1)
-	}
-	if s.dictionary != nil {
-		width := int64(s.width)
-		code := codesOf(bufferAt(data, 1)[at*width:(at+1)*width], s.width)(0)
-		if code >= uint64(data.Dictionary().Len()) {
-			return nil, fmt.Errorf("a value has the code %d of %d values: the table contradicts itself, write it anew", code, data.Dictionary().Len())
-		}
-		return appendValue(to, data.Dictionary(), s.dictionary.ValueType, int(code))
-	}
-	switch s.form {
-	case formNull:
-		return to, nil
-	case formBits:
-		return append(to, bit(bufferAt(data, 1), at)), nil
-	case formFixed:
-		return append(to, bufferAt(data, 1)[at*int64(s.width):(at+1)*int64(s.width)]...), nil
-	case formText:
-		text := bufferAt(data, 2)
-		from, end, err := offsetsOf(bufferAt(data, 1), s.width).checked(at, int64(len(text)))
-		if err != nil {
-			return nil, err
-		}
-		return append(binary.AppendUvarint(to, uint64(end-from)), text[from:end]...), nil
-	case formViews:
-		return appendView(to, data, &elements[view](bufferAt(data, 1))[at])
-	case formList:
-		from, end, err := offsetsOf(bufferAt(data, 1), s.width).checked(at, int64(data.Children()[0].Len()))
-		if err != nil {
-			return nil, err
-		}
-		return appendValues(binary.AppendUvarint(to, uint64(end-from)), data.Children()[0], kind, from, end)
-	case formFixedList:
-		return appendValues(to, data.Children()[0], kind, at*int64(s.items), (at+1)*int64(s.items))
-	case formStruct:
-		for i, field := range childTypes(kind) {
-			if to, err = appendValue(to, data.Children()[i], field.Type, int(at)); err != nil {
-				return nil, err
-			}
-		}
-		return to, nil
-	case formSparse, formDense, formRuns:
-	}
-	return nil, fmt.Errorf("dictionaries of type %s that differ cannot be joined: cast the column to the type of its values", kind)
-}
-
-func appendView(to []byte, data arrow.ArrayData, v *view) ([]byte, error) {
-	long, err := v.long()
-	if err != nil {
-		return nil, err
-	}
-	to = binary.AppendUvarint(to, uint64(v.size))
-	if !long {
-		return append(to, bytesOf([]view{*v})[4:4+v.size]...), nil
-	}
-	text, err := v.text(data)
-	return append(to, text...), err
-}
-
-// appendValues appends elements of lists of a type.
-func appendValues(to []byte, data arrow.ArrayData, kind arrow.DataType, from, end int64) ([]byte, error) {
-	of, err := childTypes(kind)[0].Type, error(nil)
-	for at := from; at < end && err == nil; at++ {
-		to, err = appendValue(to, data, of, int(at))
-	}
-	return to, err
 }
