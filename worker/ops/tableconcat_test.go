@@ -520,3 +520,62 @@ func TestDictionariesThatStayMayBeLong(t *testing.T) {
 		}
 	}
 }
+
+// TestCodesOfUnionsWithoutAChild: the first code of a sparse union is changed.
+func TestCodesOfUnionsWithoutAChild(t *testing.T) {
+	for _, column := range []string{"sparse", "dense"} {
+		one, err := run(t, "table.select", nil, tableOf(t, unusual(t)), []any{column})
+		if err != nil {
+			t.Fatal(err)
+		}
+		x := one.(*Table)
+		x.Frames[0].Data[x.Layout.Buffers[0].Offset] = 77
+		for op, args := range map[string][]any{"table.concat": {x}, "table.partition": {x, nil, int64(2)}} {
+			if _, err := run(t, op, nil, args...); err == nil || !strings.Contains(err.Error(), "the code 77") {
+				t.Errorf("%s of a %s union: %v", op, column, err)
+			}
+		}
+	}
+}
+
+// TestResultsHaveRowsThatCanBeCounted: a table with more rows could not be an argument.
+func TestResultsHaveRowsThatCanBeCounted(t *testing.T) {
+	x := tableOf(t, array.NewRecordBatch(arrow.NewSchema([]arrow.Field{{Name: "n", Type: arrow.Null}}, nil), []arrow.Array{array.NewNull(2_500_000_000)}, 2_500_000_000))
+	_, err := run(t, "table.concat", nil, x, x)
+	if err == nil || !strings.Contains(err.Error(), "argument tables: the result has 5000000000 rows or more, and 4294967294 can be counted: concatenate fewer tables") {
+		t.Errorf("5e9 rows: %v", err)
+	}
+}
+
+// TestLongTextIsCopiedInPieces: a few rows with much text are work for many processors, and the
+// call can be cancelled between pieces.
+func TestLongTextIsCopiedInPieces(t *testing.T) {
+	op, err := NewRegistry().Lookup("table.concat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := array.NewStringBuilder(memory.DefaultAllocator)
+	blob := array.NewFixedSizeBinaryBuilder(memory.DefaultAllocator, &arrow.FixedSizeBinaryType{ByteWidth: 1 << 20})
+	for i := range 8 {
+		text.Append(strings.Repeat(fmt.Sprint(i), 1<<20+i))
+		blob.Append(bytes.Repeat([]byte{byte(i)}, 1<<20))
+	}
+	view, err := run(t, "table.take", nil, tableOf(t, array.NewRecordBatch(arrow.NewSchema([]arrow.Field{{Name: "v", Type: arrow.BinaryTypes.StringView}}, nil), []arrow.Array{oneView(8 << 20)}, 1)),
+		slices.Repeat([]any{int64(0)}, 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, column := range []arrow.Array{text.NewArray(), blob.NewArray(), opRows(t, view, nil).Column(0)} {
+		x := tableOf(t, array.NewRecordBatch(arrow.NewSchema([]arrow.Field{{Name: "c", Type: column.DataType()}}, nil), []arrow.Array{column}, int64(column.Len())))
+		result, err := runWith(t, Env{Cores: func() int { return 3 }}, "table.concat", nil, x, x)
+		got := opRows(t, result, err).Column(0)
+		want, err := array.Concatenate([]arrow.Array{column, column}, memory.DefaultAllocator)
+		if err != nil || !array.Equal(got, want) {
+			t.Errorf("%s: the rows differ (%v)", column.DataType(), err)
+		}
+		asked := &countdown{Context: t.Context(), left: 1 << 30}
+		if _, err := op.Run(asked, Args{Positional: []any{x, x}}, NewTensor); err != nil || 1<<30-asked.left < 16 {
+			t.Errorf("%s: asked %d times whether to end while 16 MiB are copied (%v)", column.DataType(), 1<<30-asked.left, err)
+		}
+	}
+}

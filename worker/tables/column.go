@@ -194,6 +194,16 @@ func (v *view) text(data arrow.ArrayData) ([]byte, error) {
 	return nil, fmt.Errorf("a view of %d bytes at %d is outside of buffer %d: the table contradicts itself, write it anew", v.size, v.offset, v.buffer)
 }
 
+// longBytes returns the number of bytes of the value outside of the view, and checks their place.
+func (v *view) longBytes(data arrow.ArrayData) (int64, error) {
+	long, err := v.long()
+	if err != nil || !long {
+		return 0, err
+	}
+	_, err = v.text(data)
+	return int64(v.size), err
+}
+
 // long says whether the bytes of the value lie outside of the view.
 func (v *view) long() (bool, error) {
 	if v.size < 0 {

@@ -77,6 +77,9 @@ func (c *Call) Concat(batches []arrow.RecordBatch) (*Whole, error) {
 	b := &concatenation{Whole: &Whole{call: c}}
 	for _, batch := range batches {
 		b.Layout.Rows += batch.NumRows()
+		if b.Layout.Rows >= int64(None) {
+			return nil, fmt.Errorf("the result has %d rows or more, and %d can be counted: concatenate fewer tables", b.Layout.Rows, None-1)
+		}
 	}
 	for i, field := range batches[0].Schema().Fields() {
 		spans := make([]span, len(batches))

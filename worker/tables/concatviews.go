@@ -86,14 +86,11 @@ func longBytes(p *span, from, to int64) (int64, error) {
 		if len(valid) > 0 && bit(valid, r) == 0 {
 			continue
 		}
-		long, err := views[r].long()
-		if err == nil && long {
-			_, err = views[r].text(p.data)
-			total += int64(views[r].size)
-		}
+		size, err := views[r].longBytes(p.data)
 		if err != nil {
 			return 0, err
 		}
+		total += size
 	}
 	return total, nil
 }
@@ -127,13 +124,4 @@ func (w *stackWriter) views(i int, from, to int64) error {
 		room[r] = v
 	}
 	return nil
-}
-
-// texts writes the buffers of text that are copied as they are, of a span.
-func (w *stackWriter) wholeTexts(i int) {
-	for k, place := range w.texts[i].whole {
-		if from := bufferAt(w.spans[i].data, k+2); len(from) > 0 {
-			copy(w.room(2 + int(place.buffer))[place.offset:], from)
-		}
-	}
 }

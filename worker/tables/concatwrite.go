@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sort"
 
+	"github.com/apache/arrow-go/v18/arrow/bitutil"
+
 	"github.com/millrace/millrace/internal/arrowtable"
 )
 
@@ -28,33 +30,27 @@ func (t *Whole) Write(frame []byte) error {
 	// ends are the numbers of steps of the columns until each of them, with those before.
 	var writers []*stackWriter
 	var ends []int
-	total := 0
+	var whole copies
+	rows := 0
 	for _, c := range t.columns {
 		w := &stackWriter{stacked: c, layout: t.Layout.Buffers[c.place:], frame: frame}
 		if !slices.ContainsFunc(c.sizes, func(size int64) bool { return size > 0 }) {
 			continue
 		}
-		w.steps = int(stepOf(c.rows-1)) + 1
-		total += w.steps
-		for i := range c.texts {
-			if c.texts[i].whole != nil {
-				w.shared = append(w.shared, i)
-			}
-		}
-		total += len(w.shared)
-		writers, ends = append(writers, w), append(ends, total)
+		w.addCopies(&whole)
+		rows += int(stepOf(c.rows-1)) + 1
+		writers, ends = append(writers, w), append(ends, rows)
 	}
-	return t.call.Each(total, func(n int) error {
+	return t.call.Each(rows+whole.pieces(), func(n int) error {
+		if n >= rows {
+			whole.piece(int64(n - rows))
+			return nil
+		}
 		at := sort.SearchInts(ends, n+1)
-		w := writers[at]
 		if at > 0 {
 			n -= ends[at-1]
 		}
-		if n >= w.steps {
-			w.wholeTexts(w.shared[n-w.steps])
-			return nil
-		}
-		return w.step(int64(n))
+		return writers[at].step(int64(n))
 	})
 }
 
@@ -63,9 +59,56 @@ type stackWriter struct {
 	*stacked
 	layout []arrowtable.Buffer
 	frame  []byte
-	steps  int
-	// shared are the spans of views whose buffers are copied as they are.
-	shared []int
+}
+
+// addCopies adds the bytes of all spans that stay as they are and together.
+func (w *stackWriter) addCopies(whole *copies) {
+	for i := range w.spans {
+		p := &w.spans[i]
+		switch {
+		case w.of != nil || w.dictionary != nil || p.rows == 0:
+		case w.form == formFixed:
+			width := int64(w.width)
+			whole.add(w.room(1)[p.at*width:], bufferAt(p.data, 1)[p.first*width:(p.first+p.rows)*width])
+		case w.form == formText:
+			from, to := w.extent(p)
+			whole.add(w.room(2)[w.before[i]:], bufferAt(p.data, 2)[from:to])
+		case w.form == formViews:
+			for k, place := range w.texts[i].whole {
+				if from := bufferAt(p.data, k+2); len(from) > 0 {
+					whole.add(w.room(2 + int(place.buffer))[place.offset:], from)
+				}
+			}
+		}
+	}
+}
+
+// pieceBytes is the number of bytes that a processor copies before it takes the next piece.
+const pieceBytes = 256 << 10
+
+// copies are bytes that are copied in pieces of equal size, from several places.
+type copies struct {
+	to, from [][]byte
+	ends     []int64 // the number of bytes until the end of each, with those before
+	total    int64
+}
+
+func (c *copies) add(to, from []byte) {
+	if len(from) > 0 {
+		c.total += int64(len(from))
+		c.to, c.from, c.ends = append(c.to, to), append(c.from, from), append(c.ends, c.total)
+	}
+}
+
+func (c *copies) pieces() int { return int((c.total + pieceBytes - 1) / pieceBytes) }
+
+// piece copies the bytes of a piece.
+func (c *copies) piece(n int64) {
+	at, end := n*pieceBytes, min((n+1)*pieceBytes, c.total)
+	for i := sort.Search(len(c.ends), func(i int) bool { return c.ends[i] > at }); at < end; i++ {
+		first := at - (c.ends[i] - int64(len(c.from[i])))
+		at += int64(copy(c.to[i][first:], c.from[i][first:min(first+end-at, int64(len(c.from[i])))]))
+	}
 }
 
 // room returns the place of a buffer.
@@ -112,7 +155,7 @@ func (w *stackWriter) validity(p *span, from, to int64) {
 	if valid := validOf(p); len(valid) > 0 {
 		copyBits(w.room(0), p.at+from, valid, p.first+from, to-from)
 	} else {
-		setBits(w.room(0), p.at+from, to-from)
+		bitutil.SetBitsTo(w.room(0), p.at+from, to-from, true)
 	}
 }
 
@@ -129,33 +172,22 @@ func (w *stackWriter) values(i int, from, to int64) error {
 	switch w.form {
 	case formBits:
 		copyBits(w.room(1), at, source, first, n)
-	case formFixed:
-		width := int64(w.width)
-		copy(w.room(1)[at*width:], source[first*width:(first+n)*width])
-	case formText:
-		begin, end, err := w.putEnds(i, from, to)
-		if err != nil {
-			return err
-		}
-		before, _ := w.extent(p)
-		copy(w.room(2)[w.before[i]+begin-before:], bufferAt(p.data, 2)[begin:end])
-	case formList:
-		_, _, err := w.putEnds(i, from, to)
-		return err
+	case formText, formList:
+		return w.putEnds(i, from, to)
 	case formViews:
 		return w.views(i, from, to)
 	case formSparse:
 		copy(w.room(0)[at:], source[first:first+n])
+		return w.checkCodes(source[first : first+n])
 	case formDense:
 		return w.union(i, from, to)
-	case formNull, formFixedList, formStruct, formRuns:
+	case formFixed, formNull, formFixedList, formStruct, formRuns:
 	}
 	return nil
 }
 
-// putEnds writes the offsets of rows of a span, and returns where their text or elements begin and
-// end there.
-func (w *stackWriter) putEnds(i int, from, to int64) (begin, end int64, err error) {
+// putEnds writes the offsets of rows of a span.
+func (w *stackWriter) putEnds(i int, from, to int64) error {
 	p := &w.spans[i]
 	source, room := w.ends(p), offsetsOf(w.room(1), w.width)
 	start, stop := w.extent(p)
@@ -168,12 +200,12 @@ func (w *stackWriter) putEnds(i int, from, to int64) (begin, end int64, err erro
 	} else {
 		ordered = rebase(room.long[p.at+from+1:], source.long[p.first+from:p.first+to+1], w.before[i]-start)
 	}
-	begin, _ = source.row(p.first + from)
-	_, end = source.row(p.first + to - 1)
+	begin, _ := source.row(p.first + from)
+	_, end := source.row(p.first + to - 1)
 	if !ordered || begin < start || end > stop {
-		err = fmt.Errorf("the offsets of rows %d to %d do not ascend: the table contradicts itself, write it anew", from, to)
+		return fmt.Errorf("the offsets of rows %d to %d do not ascend: the table contradicts itself, write it anew", from, to)
 	}
-	return begin, end, err
+	return nil
 }
 
 // rebase writes the ends of rows, and returns whether they ascend.
@@ -269,6 +301,7 @@ func recode[T uint8 | uint16 | uint32 | uint64](to, from []T, valid []byte, firs
 }
 
 // copyBits copies n bits of a bitmap. The other bits of the bytes of the result stay.
+// bitutil.CopyBitmap also writes to bytes behind them, which another step writes at the same time.
 func copyBits(to []byte, at int64, from []byte, first, n int64) {
 	one := func() {
 		to[at>>3] = to[at>>3]&^(1<<(at&7)) | bit(from, first)<<(at&7)
@@ -289,18 +322,5 @@ func copyBits(to []byte, at int64, from []byte, first, n int64) {
 	}
 	for n > 0 {
 		one()
-	}
-}
-
-// setBits sets n bits of a bitmap.
-func setBits(to []byte, at, n int64) {
-	for ; n > 0 && at&7 != 0; at, n = at+1, n-1 {
-		to[at>>3] |= 1 << (at & 7)
-	}
-	for ; n >= 8; at, n = at+8, n-8 {
-		to[at>>3] = 0xff
-	}
-	for ; n > 0; at, n = at+1, n-1 {
-		to[at>>3] |= 1 << (at & 7)
 	}
 }

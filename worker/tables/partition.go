@@ -364,17 +364,11 @@ func (b *partitioning) addViews(c *piece) error {
 			if len(valid) > 0 && bit(valid, r) == 0 {
 				continue
 			}
-			long, err := views[r].long()
-			if err != nil || !long {
-				if err != nil {
-					return err
-				}
-				continue
-			}
-			if _, err := views[r].text(c.data); err != nil {
+			size, err := views[r].longBytes(c.data)
+			if err != nil {
 				return err
 			}
-			cells[cell] += int64(views[r].size)
+			cells[cell] += size
 		}
 		return nil
 	})
@@ -446,6 +440,16 @@ func (s *shape) childOf(code byte) int {
 		return -1
 	}
 	return s.children[code]
+}
+
+// checkCodes returns an error if codes of a union refer to no child.
+func (s *shape) checkCodes(codes []byte) error {
+	for _, code := range codes {
+		if s.childOf(code) < 0 {
+			return fmt.Errorf("a row of a union has the code %d, which no child has: the table contradicts itself, write it anew", code)
+		}
+	}
+	return nil
 }
 
 // addCodes plans the codes of a dictionary, and the dictionary: all of it if the copies are

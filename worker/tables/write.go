@@ -119,7 +119,11 @@ func (w *writer) chunk(chunk int) error {
 				return err
 			}
 		case w.form == formSparse:
-			gather(w.room(0, part)[before:], bufferAt(w.data, 1), rows, 1)
+			codes := w.room(0, part)[before : before+int64(len(rows))]
+			gather(codes, bufferAt(w.data, 1), rows, 1)
+			if err := w.checkCodes(codes); err != nil {
+				return err
+			}
 		case w.form == formDense:
 			w.putUnion(chunk, part, rows, before)
 		}
