@@ -9,6 +9,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"github.com/millrace/millrace/internal/arrowtable"
+	"github.com/millrace/millrace/worker/tables"
 )
 
 func tableConcatOps() []*Op {
@@ -18,14 +19,17 @@ func tableConcatOps() []*Op {
 		Doc:       "Puts the rows of several tables into one table.",
 		Details: "All tables have columns of the same names and types, in the same order. The rows are copied once, straight to their places, in one frame. " +
 			"Dictionaries that differ become one: it has the values of the first table's, and then those that further ones have in addition. " +
-			"Metadata are those of the first table.",
+			"Metadata are those of the first table. Views of texts become views of copies of these texts; those of a table with more than 2 GiB of long texts become views of copies of all its texts, also of those that no row has.",
 		Variadic:    "tables",
 		VariadicDoc: "at least one table; also lists of them, such as pieces of `table.partition`",
 		ReadsOnce:   true,
 		Result:      "a table with copies of the rows of all tables, one table after the other",
 		Errors: []string{
-			"INVALID_ARGUMENT, with the number of the table and the column, if the columns of a table have other names or types than those of the first one",
-			"INVALID_ARGUMENT, with the column, if its offsets or codes cannot reach all rows together, or if ordered dictionaries differ",
+			"INVALID_ARGUMENT, with the number of the table and the column, if the columns of a table have other names or types than those of the first one. " +
+				"Of another type are also lists and structs whose elements or fields may be null if those of the first table may not, and values whose metadata name another extension type or other categories of Polars",
+			"INVALID_ARGUMENT, with the column, if its offsets or codes cannot reach all rows together, if ordered dictionaries differ and none continues the other, " +
+				"if dictionaries of unions or of run-end encoded values differ, or if dictionaries differ and have a value of more than 64 MiB",
+			"INVALID_ARGUMENT if the result has more than 4,294,967,294 rows: no operation can count those of a larger table",
 			contradictsTable + ", or if it has list views",
 		},
 		Example: Example{
@@ -149,8 +153,14 @@ func (c *call) sameColumns(i int, first, schema *arrow.Schema) error {
 			return c.bad(nameOfTable(i), "the table has no column %q, and tables[0] has one: select the same columns of both", f.Name)
 		case got.Name != f.Name:
 			return c.bad(nameOfTable(i), "column %d is %q, and that of tables[0] is %q: select the columns in the same order", k, got.Name, f.Name)
-		case !arrow.TypeEqual(got.Type, f.Type):
-			return c.bad(nameOfTable(i), "column %q is of type %s, and that of tables[0] of type %s: cast one of them", f.Name, got.Type, f.Type)
+		default:
+			same, tag := tables.SameType(got, f)
+			if !same && tag != "" {
+				return c.bad(nameOfTable(i), "column %q is of another type than that of tables[0], because the metadata %s differ: cast one of them", f.Name, tag)
+			}
+			if !same {
+				return c.bad(nameOfTable(i), "column %q is of type %s, and that of tables[0] of type %s: cast one of them", f.Name, got.Type, f.Type)
+			}
 		}
 	}
 	if n := first.NumFields(); schema.NumFields() > n {

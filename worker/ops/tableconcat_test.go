@@ -521,6 +521,66 @@ func TestDictionariesThatStayMayBeLong(t *testing.T) {
 	}
 }
 
+// TestTypesThatMetadataTellApart: the types of pandas and Polars have the same buffers.
+func TestTypesThatMetadataTellApart(t *testing.T) {
+	table := func(kind arrow.DataType, pairs ...string) any {
+		var meta arrow.Metadata
+		if len(pairs) > 0 {
+			meta = arrow.NewMetadata([]string{pairs[0]}, []string{pairs[1]})
+		}
+		coded, isCoded := kind.(*arrow.DictionaryType)
+		of := kind
+		if isCoded {
+			of = coded.ValueType
+		}
+		b := array.NewBuilder(memory.DefaultAllocator, of)
+		defer b.Release()
+		b.AppendEmptyValue()
+		column := b.NewArray()
+		if isCoded {
+			column = array.NewDictionaryArray(kind, int32s(t, 0), column)
+		}
+		schema := arrow.NewSchema([]arrow.Field{{Name: "p", Type: kind, Nullable: true, Metadata: meta}}, nil)
+		return tableOf(t, array.NewRecordBatch(schema, []arrow.Array{column}, 1))
+	}
+	number := arrow.PrimitiveTypes.Int64
+	inside := func(name string, pairs ...string) arrow.DataType {
+		f := arrow.Field{Name: name, Type: number, Nullable: true}
+		if len(pairs) > 0 {
+			f.Metadata = arrow.NewMetadata([]string{pairs[0]}, []string{pairs[1]})
+		}
+		return arrow.LargeListOfField(f)
+	}
+	coded := func(of arrow.DataType) arrow.DataType {
+		return &arrow.DictionaryType{IndexType: arrow.PrimitiveTypes.Int32, ValueType: of}
+	}
+	for _, c := range []struct {
+		name string
+		a, b any
+		want string
+	}{
+		{"pandas.period", table(number, "ARROW:extension:metadata", `{"freq": "M"}`), table(number, "ARROW:extension:metadata", `{"freq": "D"}`), `argument tables[1]: column "p" is of another type than that of tables[0], because the metadata ARROW:extension:metadata differ`},
+		{"no name", table(number, "ARROW:extension:name", "pandas.period"), table(number), "ARROW:extension:name"},
+		{"Enum", table(coded(arrow.BinaryTypes.String), "_PL_ENUM_VALUES", "1;x1;b"), table(coded(arrow.BinaryTypes.String), "_PL_ENUM_VALUES", "1;b1;y"), "_PL_ENUM_VALUES"},
+		{"Enum inside", table(inside("item", "_PL_ENUM_VALUES2", "x")), table(inside("item", "_PL_ENUM_VALUES2", "y")), "_PL_ENUM_VALUES2"},
+		{"inside of a dictionary", table(coded(inside("item", "ARROW:extension:name", "x"))), table(coded(inside("item"))), "ARROW:extension:name"},
+		{"other metadata", table(number, "unit", "m"), table(number, "unit", "km"), ""},
+		{"other metadata inside", table(inside("item", "unit", "m")), table(inside("item")), ""},
+		{"names of elements", table(inside("item")), table(inside("element")), ""},
+		{"names of elements of a dictionary", table(coded(inside("item"))), table(coded(inside("element"))), ""},
+		{"names of fields", table(arrow.StructOf(arrow.Field{Name: "a", Type: number})), table(arrow.StructOf(arrow.Field{Name: "b", Type: number})), "is of type struct"},
+		{"numbers of fields", table(arrow.StructOf(arrow.Field{Name: "a", Type: number})), table(arrow.StructOf()), "is of type struct"},
+		{"nulls inside", table(arrow.ListOf(number)), table(arrow.ListOfNonNullable(number)), "is of type list"},
+		{"sizes of lists", table(arrow.FixedSizeListOf(2, number)), table(arrow.FixedSizeListOf(3, number)), "is of type fixed_size_list"},
+		{"maps", table(arrow.MapOf(number, number)), table(arrow.MapOf(number, arrow.BinaryTypes.String)), "is of type map"},
+	} {
+		_, err := run(t, "table.concat", nil, c.a, c.b)
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: got %v, want %s", c.name, err, c.want)
+		}
+	}
+}
+
 // TestCodesOfUnionsWithoutAChild: the first code of a sparse union is changed.
 func TestCodesOfUnionsWithoutAChild(t *testing.T) {
 	for _, column := range []string{"sparse", "dense"} {
