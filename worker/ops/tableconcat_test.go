@@ -443,8 +443,8 @@ func TestValuesOfDictionariesWithoutBytesAreLimited(t *testing.T) {
 	}
 }
 
-// TestKeysOfDictionariesAreInWorkingMemory: a value of 32 MiB is compared in memory that is counted,
-// and the call can be cancelled while many values are read.
+// TestKeysOfDictionariesAreInWorkingMemory: a value of 32 MiB is compared in memory that is
+// counted, and the call can be cancelled while many values are read.
 func TestKeysOfDictionariesAreInWorkingMemory(t *testing.T) {
 	op, err := NewRegistry().Lookup("table.concat")
 	if err != nil {

@@ -7,8 +7,9 @@ import (
 )
 
 // SameType says whether the values of two fields are of one type. Types that Arrow's library does
-// not know are read as those of their buffers: metadata tell them apart. If some of these differ, it
-// returns the name of the first one. The names of the elements of lists and maps are of no account.
+// not know are read as those of their buffers: metadata tell them apart. If some of these differ,
+// it returns the name of the first one. The names of the elements of lists and maps are of no
+// account.
 func SameType(a, b arrow.Field) (same bool, tag string) {
 	if !alike(a.Type, b.Type) {
 		return false, ""
