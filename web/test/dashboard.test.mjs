@@ -345,7 +345,52 @@ test("a link to an event shows it, also behind a filter", async () => {
     location.hash = hash;
   }, address);
   await isMeant(page, /./);
-  assert.equal(await page.getByLabel("Filter by text").inputValue(), "");
+  const filter = page.getByLabel("Filter by text");
+  assert.equal(await filter.inputValue(), "");
+  // The focus goes to it once only: not again when a filter hides it and shows it again.
+  await filter.click();
+  await page.keyboard.type("no event has this text");
+  await times.first().waitFor({ state: "detached" });
+  await page.keyboard.press("Control+A");
+  await page.keyboard.press("Delete");
+  await page.locator("tr[aria-current=true]").waitFor();
+  await page.keyboard.type("w");
+  assert.equal(await filter.inputValue(), "w");
+});
+
+test("a link to an event of another scheduler shows none", async () => {
+  await page.goto(addressOf("events"));
+  const link = page.getByRole("region", { name: "Events", exact: true }).locator("td a[href*=row]");
+  const address = decodeURIComponent(await link.last().getAttribute("href"));
+  const number = address.match(/row=([0-9]+)@[0-9]{4}-/)[1];
+  await page.goto(addressOf(`events?row=${number}@2020-01-01T00:00:00Z`));
+  await page.getByText("What the link means is not in this list, or not any more.").waitFor();
+  assert.equal(await page.locator("tr[aria-current=true]").count(), 0);
+});
+
+test("a link to an alarm shows it, and so does their number in the menu", async () => {
+  const other = await newPage();
+  // The page gets made-up alarms in place of those of the cluster.
+  await other.addInitScript(() => {
+    const alarms = ["a", "b"].map((id) => ({
+      ...{ id: `test ${id}`, kind: "test", severity: "warning", since: "2026-01-02T03:04:05Z" },
+      ...{ subject: `Subject ${id}`, text: "it is slow", remedy: "wait" },
+    }));
+    const data = JSON.stringify({ alarms });
+    const add = EventSource.prototype.addEventListener;
+    EventSource.prototype.addEventListener = function (topic, take) {
+      if (topic === "alarms") setTimeout(() => take({ data }));
+      else add.call(this, topic, take);
+    };
+  });
+  await other.goto(addressOf("workers"));
+  await other.reload();
+  const marked = other.locator(".alarm[aria-current=true]:focus");
+  await other.getByRole("link", { name: "2 alarms" }).click();
+  await marked.getByText("Subject a").waitFor();
+  await other.locator(".alarm", { hasText: "Subject b" }).getByRole("link").click();
+  await marked.getByText("Subject b").waitFor();
+  await other.context().close();
 });
 
 test("a link to a client that is gone says so", async () => {

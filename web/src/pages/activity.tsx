@@ -166,6 +166,11 @@ function saidBy(e: ClusterEvent): string {
   return `${e.kind} ${e.worker} ${e.graph} ${e.text}`;
 }
 
+// idOf names an event. Another scheduler, or the same one after a restart, uses the numbers again.
+function idOf(e: ClusterEvent): string {
+  return `${e.number}@${e.time}`;
+}
+
 // withoutRepeats shows events that say the same as one, the last, and puts the newest first.
 function withoutRepeats(list: ClusterEvent[]): Repeated[] {
   const found = new Map<string, Repeated>();
@@ -200,7 +205,7 @@ export function EventsPage() {
     ),
   );
   // A later event that says the same may stand for the one that is meant.
-  const event = all.find((e) => String(e.number) === meant);
+  const event = all.find((e) => idOf(e) === meant);
   const said = event && saidBy(event);
   return (
     <>
@@ -237,14 +242,14 @@ export function EventsPage() {
           <Table
             label="Events"
             rows={rows}
-            id={(e) => (saidBy(e) === said ? meant : e.number)}
+            id={(e) => (saidBy(e) === said ? meant : idOf(e))}
             marked={meant}
             columns={[
               {
                 name: "Time",
                 cell: (e) => (
                   <span class="nowrap" title={e.time}>
-                    <a href={linkTo("events", e.number)}>{clock(Date.parse(e.time))}</a>{" "}
+                    <a href={linkTo("events", idOf(e))}>{clock(Date.parse(e.time))}</a>{" "}
                     <span class="faint">{ago(e.time, now)}</span>
                   </span>
                 ),

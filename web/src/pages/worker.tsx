@@ -51,7 +51,9 @@ export function WorkerPage(props: { name: string }) {
     [props.name, known?.state],
     5000,
   );
-  const w = looked.value?.worker ? { ...looked.value.worker, ...known } : known;
+  const found = looked.value?.worker;
+  // The stream sends what network devices carry only when something else changes.
+  const w = found ? { ...found, ...known, networkDevices: found.networkDevices } : known;
   const now = useNow();
   if (!w && isMissing(looked.error)) {
     return (
@@ -64,7 +66,8 @@ export function WorkerPage(props: { name: string }) {
     );
   }
   if (!w) return <Empty title={looked.error ? messageOf(looked.error) : "Looking up the worker"} />;
-  const lost = word(w.state, "WORKER_STATE_") === "lost";
+  const state = word(w.state, "WORKER_STATE_");
+  const lost = state === "lost";
   const flow = flows.of(String(w.workerId ?? 0));
   return (
     <>
@@ -134,7 +137,9 @@ export function WorkerPage(props: { name: string }) {
           />
         </Card>
         {!lost && <Running name={props.name} />}
-        {(w.networkDevices?.length ?? 0) > 0 && <Network devices={w.networkDevices ?? []} />}
+        {(w.networkDevices?.length ?? 0) > 0 && (
+          <Network devices={w.networkDevices ?? []} reports={reports(w)} />
+        )}
       </div>
       {!lost && !frozen && w.executors?.some((kind) => kind !== "native") && (
         <Executors name={props.name} now={now} />
@@ -147,16 +152,26 @@ export function WorkerPage(props: { name: string }) {
   );
 }
 
+// reports says whether a worker tells what it does now. The figures of others are the last that it
+// told.
+function reports(worker: Worker): boolean {
+  return ["active", "draining", "drained"].includes(word(worker.state, "WORKER_STATE_"));
+}
+
 function Drain({ worker }: { worker: Worker }) {
   const d = worker.drain;
   if (!d) return null;
-  const left = num(d.remainingBytes);
+  const figures = [
+    `${plural(num(d.copiedObjects), "object")} copied (${bytes(num(d.copiedBytes))})`,
+    `${count(num(d.remainingObjects))} remain (${bytes(num(d.remainingBytes))})`,
+    `${count(num(d.stayingObjects))} cannot be copied.`,
+  ];
   return (
     <div class="notice round">
       <strong>{word(d.purpose, "DRAIN_PURPOSE_")}</strong>
-      {d.reason ? ` (${d.reason})` : ""}: {plural(num(d.copiedObjects), "object")} copied (
-      {bytes(num(d.copiedBytes))}), {count(num(d.remainingObjects))} remain ({bytes(left)}),{" "}
-      {count(num(d.stayingObjects))} cannot be copied.
+      {d.reason ? ` (${d.reason})` : ""}
+      {/* Nothing is known of what an absent worker has. */}
+      {reports(worker) ? `: ${figures.join(", ")}` : ""}
       {d.staying?.slice(0, 5).map((s) => (
         <div key={s.taskId}>
           <TaskLink id={s.taskId} name={s.key} /> {bytes(num(s.bytes))}: {s.reason}
@@ -176,7 +191,7 @@ function traffic(worker: Worker): [string, string][] {
       "Over NVLink",
       `${flowing(flow.nvLinkReceived)} received, ${flowing(flow.nvLinkSent)} sent; ${bytes(num(h.nvLinkReceivedBytes))} and ${bytes(num(h.nvLinkSentBytes))} so far`,
     ]);
-  if (h.pcieReceivedBytesPerSecond !== undefined)
+  if (h.pcieReceivedBytesPerSecond !== undefined && reports(worker))
     said.push([
       "Over PCIe",
       `${rate(h.pcieReceivedBytesPerSecond)} received, ${rate(h.pcieSentBytesPerSecond ?? 0)} sent`,
@@ -185,8 +200,11 @@ function traffic(worker: Worker): [string, string][] {
 }
 
 // Network says what the devices carry by which the worker reaches others: of all programs of its
-// host, not only its own.
-function Network({ devices }: { devices: NetworkDevice[] }) {
+// host, or of its container if that has a network of its own. Rates are those of a worker that
+// reports.
+function Network({ devices, reports }: { devices: NetworkDevice[]; reports: boolean }) {
+  const rateOf = (perSecond: number | undefined) =>
+    perSecond === undefined || !reports ? "–" : rate(perSecond);
   return (
     <Card title="Network devices" aside="all programs of the host" bare>
       <Table
@@ -223,10 +241,6 @@ function Network({ devices }: { devices: NetworkDevice[] }) {
       />
     </Card>
   );
-}
-
-function rateOf(perSecond: number | undefined): string {
-  return perSecond === undefined ? "–" : rate(perSecond);
 }
 
 function bytesOf(sum: Int64 | undefined): string {

@@ -6,7 +6,7 @@ import { logout } from "../api";
 import { theme, toggleTheme } from "../colors";
 import { clock, perSecond } from "../format";
 import { frozen } from "../frozen";
-import { go, home, link, place } from "../router";
+import { go, home, link, linkTo, place } from "../router";
 import { alarms, connection, needsLogin, session, summary, useStore } from "../store";
 import { presently } from "../time";
 import { Icon } from "./icons";
@@ -126,13 +126,13 @@ export function Frame(props: { title: string; full?: boolean; children: Componen
                   >
                     <Icon name={e.id} />
                     <span class="name">{e.name}</span>
-                    {e.id === "overview" && list.length > 0 && (
-                      <span class={`badge tail ${worst}`}>
-                        {list.length}
-                        <span class="hidden"> alarms</span>
-                      </span>
-                    )}
                   </a>
+                  {e.id === "overview" && list[0] && (
+                    <a class={`badge tail ${worst}`} href={linkTo("overview", list[0].id)}>
+                      {list.length}
+                      <span class="hidden"> alarms</span>
+                    </a>
+                  )}
                 </li>
               ))}
             </ul>

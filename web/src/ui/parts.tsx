@@ -5,7 +5,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { opColor } from "../colors";
 import { clock, word } from "../format";
 import { frozen } from "../frozen";
-import { link, place } from "../router";
+import { link, type Place, place } from "../router";
 import { session, useHeard, useStore } from "../store";
 import { presently } from "../time";
 
@@ -189,14 +189,20 @@ export function useMarked(): string {
   return useStore(place).query.get("row") ?? "";
 }
 
+// The visit of an address whose row has had the focus.
+let focused: Place | null = null;
+
 // useFocus gives the ref of an element that is scrolled to and focused as soon as it is there, once
-// for each thing that is meant.
+// for each visit of the address that means it. If it goes and comes again, the focus stays.
 export function useFocus<E extends HTMLElement>(meant: string, there: boolean) {
   const ref = useRef<E>(null);
+  const here = useStore(place);
   useEffect(() => {
+    if (!meant || !there || focused === here) return;
+    focused = here;
     ref.current?.scrollIntoView({ block: "center" });
     ref.current?.focus({ preventScroll: true });
-  }, [meant, there]);
+  }, [here, meant, there]);
   return ref;
 }
 
