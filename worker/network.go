@@ -18,6 +18,10 @@ import (
 // maxNetworkDevices is the largest number of network devices that a worker reports.
 const maxNetworkDevices = 16
 
+// lookupTimeout bounds the search for the interface that has the worker's address, which asks DNS.
+// There are no samples before it ends.
+const lookupTimeout = 5 * time.Second
+
 // networkWatch samples what the network devices carry by which a worker reaches its peers.
 type networkWatch struct {
 	// root is the mount point of sysfs.
@@ -103,14 +107,22 @@ func eachSample(ctx context.Context, take func()) {
 func (c Config) sysfs() string { return cmp.Or(c.Sysfs, "/sys") }
 
 // networkDevices returns the devices by which the worker reaches its peers: the interface that has
-// its address, and the devices that UCX may use. Those that the operator excludes or does not name
-// ("^eth0", "all") are not among them.
+// its address, and the devices that UCX may use. Of those that the operator does not name ("all",
+// "^mlx5_0:1"), the RDMA ports that are up and not excluded are among them.
 func (c Config) networkDevices(ctx context.Context, dataAddress string) (names []string) {
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
 	ucx, _ := c.network()
 	ucx = cmp.Or(ucx, os.Getenv("UCX_NET_DEVICES"))
 	list := strings.Split(ucx, ",")
-	if ucx == "" || ucx == "all" || strings.HasPrefix(ucx, "^") {
+	excluded, excludes := strings.CutPrefix(ucx, "^")
+	if ucx == "" || ucx == "all" || excludes {
 		list = activePorts(filepath.Join(c.sysfs(), "class/infiniband"))
+	}
+	if excludes {
+		for name := range strings.SplitSeq(excluded, ",") {
+			list = slices.DeleteFunc(list, func(port string) bool { return port == strings.TrimSpace(name) })
+		}
 	}
 	for _, name := range append([]string{deviceToward(ctx, dataAddress, c.Scheduler)}, list...) {
 		if name = strings.TrimSpace(name); name != "" && !slices.Contains(names, name) {

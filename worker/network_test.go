@@ -99,6 +99,8 @@ func TestNetworkDevicesAreThoseToThePeers(t *testing.T) {
 		"chosen by the environment":      {everywhere, "", "mlx5_4:1", "eth7", "127.0.0.1:5", []string{"lo", "eth7"}},
 		"all":                            {everywhere, "all", "", "", "127.0.0.1:5", []string{"lo", "mlx5_0:1"}},
 		"all but some":                   {everywhere, "^eth0", "", "", "127.0.0.1:5", []string{"lo", "mlx5_0:1"}},
+		"all but a port":                 {everywhere, "^eth0, mlx5_0:1", "", "", "127.0.0.1:5", []string{"lo"}},
+		"all but a port by environment":  {everywhere, "", "", "^mlx5_0:1", "127.0.0.1:5", []string{"lo"}},
 		"behind an address of a gateway": {here, "", "", "", "192.0.2.1:5", []string{"lo"}},
 		"without an address":             {here, "", "", "", "", []string{"lo"}},
 	} {

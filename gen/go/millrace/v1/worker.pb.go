@@ -1210,7 +1210,8 @@ func (x *GpuHealth) GetPcieSentBytesPerSecond() float64 {
 }
 
 // NetworkDevice is a network card or interface of a worker's host, and what it carries for all
-// programs of the host. Output only.
+// programs of the host; an interface of a container that has its own network carries only what the
+// programs of the container send and receive. Output only.
 type NetworkDevice struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// An RDMA port as UCX writes it ("mlx5_0:1"), or a network interface ("eth0").
@@ -1222,10 +1223,10 @@ type NetworkDevice struct {
 	// count them.
 	SentBytes *uint64 `protobuf:"varint,3,opt,name=sent_bytes,json=sentBytes,proto3,oneof" json:"sent_bytes,omitempty"`
 	// Bytes per second that it received, during about 2 seconds. 0: none then. Absent: it was not
-	// measured yet, or the kernel does not count them.
+	// measured yet, the counters began again, or the kernel does not count them.
 	ReceivedBytesPerSecond *float64 `protobuf:"fixed64,4,opt,name=received_bytes_per_second,json=receivedBytesPerSecond,proto3,oneof" json:"received_bytes_per_second,omitempty"`
 	// Bytes per second that it sent, during about 2 seconds. 0: none then. Absent: it was not
-	// measured yet, or the kernel does not count them.
+	// measured yet, the counters began again, or the kernel does not count them.
 	SentBytesPerSecond *float64 `protobuf:"fixed64,5,opt,name=sent_bytes_per_second,json=sentBytesPerSecond,proto3,oneof" json:"sent_bytes_per_second,omitempty"`
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
@@ -1599,7 +1600,7 @@ type Worker struct {
 	// Of memory_used_bytes, those that could leave the slab to make room.
 	MemoryEvictableBytes uint64 `protobuf:"varint,39,opt,name=memory_evictable_bytes,json=memoryEvictableBytes,proto3" json:"memory_evictable_bytes,omitempty"`
 	// The network devices by which it reaches its peers, as last reported: the interface that has its
-	// address, then the RDMA ports that it may use. At most 16. Empty: they are not known.
+	// address, then the devices that UCX may use. At most 16. Empty: they are not known.
 	NetworkDevices []*NetworkDevice `protobuf:"bytes,40,rep,name=network_devices,json=networkDevices,proto3" json:"network_devices,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
