@@ -130,10 +130,15 @@ func (t *workers) update(time.Time) *event {
 			shown.LastSeenAt = time.Time{}
 		}
 		shown.Routes = nil // a topic of their own
+		// Other programs of the host change what its network devices carry all the time. That goes
+		// along when something else changes; the page of a worker asks for it.
+		network := shown.Network
+		shown.Network = nil
 		if before, known := t.seen[w.ID]; known && reflect.DeepEqual(before, shown) {
 			continue
 		}
 		t.seen[w.ID] = shown
+		shown.Network = network
 		t.put(w.ID, t.config.Rows.Worker(&shown))
 	}
 	if changes.Snapshot {
