@@ -35,6 +35,7 @@ var loopThresholds = map[string]string{
 	"server/loop snapshotGap":      "it shares the time of the loop, of which no machine knows",
 	"server/loop stopSnapshotTime": "the process ends after it, and the machines with it",
 
+	"worker lookupTimeout":      "how long samples wait for DNS; nothing else depends on it",
 	"worker reconnect":          "gRPC dials by it; package members decides how long a worker may be away",
 	"worker followPause":        "it bounds the rate of a stream of output to one reader",
 	"worker probeEvery":         "it is the pace of observations of the GPU",
