@@ -103,8 +103,8 @@ func TestAQuestionWhoLeadsEnds(t *testing.T) {
 	}
 }
 
-// TestCallsShareASlowQuestion: calls that wait for an answer do not ask one after the other, even if
-// it took longer than a lease, or after an attempt to hand over.
+// TestCallsShareASlowQuestion: calls that wait for an answer do not ask one after the other, even
+// if it took longer than a lease, or after an attempt to hand over.
 func TestCallsShareASlowQuestion(t *testing.T) {
 	c := newCluster(t, Config{Heartbeat: 5 * time.Second})
 	for range 3 { // A leader of a busy machine may lose its term.

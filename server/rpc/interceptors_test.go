@@ -12,9 +12,10 @@ import (
 	"github.com/millrace/millrace/internal/leader"
 )
 
-// TestCallsNeedTheLead: what a scheduler has read while another one may lead is not told. A call that
-// may change something does not begin then: if it changes nothing, it tells of what was read, too.
-// One that was carried out is answered: most schedulers have it, and its caller would repeat it.
+// TestCallsNeedTheLead: what a scheduler has read while another one may lead is not told. A call
+// that may change something does not begin then: if it changes nothing, it tells of what was read,
+// too. One that was carried out is answered: most schedulers have it, and its caller would repeat
+// it.
 func TestCallsNeedTheLead(t *testing.T) {
 	begun := false
 	handler := func(context.Context, any) (any, error) {

@@ -28,8 +28,8 @@ type currentWriter struct {
 	http.ResponseWriter
 	ctx   context.Context //nolint:containedctx // It is that of the request, and lives as long.
 	leads func(context.Context) error
-	// code is that of the header, which waits for the first part, the first flush or the end; 0: 200.
-	// begun: the header was written. lost: nothing more is.
+	// code is that of the header, which waits for the first part, the first flush or the end; 0:
+	// 200. begun: the header was written. lost: nothing more is.
 	code        int
 	begun, lost bool
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/millrace/millrace/internal/leader"
 )
 
-// TestAnswersWithoutABodyNeedTheLead: nothing that was read is told while another scheduler may lead, not even by
-// a code alone. An answer of which a part was told ends without the rest.
+// TestAnswersWithoutABodyNeedTheLead: nothing that was read is told while another scheduler may
+// lead, not even by a code alone. An answer of which a part was told ends without the rest.
 func TestAnswersWithoutABodyNeedTheLead(t *testing.T) {
 	write := func(w http.ResponseWriter) { _, _ = w.Write([]byte("part")) }
 	flush := func(w http.ResponseWriter) { _ = http.NewResponseController(w).Flush() }

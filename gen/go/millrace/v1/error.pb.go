@@ -92,9 +92,10 @@ const (
 	ErrorReason_ERROR_REASON_SCHEDULER_STARTING ErrorReason = 78
 	// Of a call: this scheduler is one of several and not their leader, which answers all calls. The
 	// metadata have the leader's "host:port" under "leader"; it is empty while there is none. This
-	// scheduler has not begun the call, so any call may be made again, at the leader. A call that only
-	// reads may have been carried out, and a stream may end with it: call or watch again. Millrace's
-	// clients and workers follow the name only if it is one of the addresses that they were given.
+	// scheduler has not begun the call, so any call may be made again, at the leader. A call that
+	// only reads may have been carried out, and a stream may end with it: call or watch again.
+	// Millrace's clients and workers follow the name only if it is one of the addresses that they
+	// were given.
 	ErrorReason_ERROR_REASON_NOT_LEADER ErrorReason = 79
 	// Of a call: too few of the schedulers with this journal would be left that answer, and nobody
 	// could lead. Start the others, or add one, first.
