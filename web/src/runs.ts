@@ -361,6 +361,9 @@ export const runs = new Runs();
 // Attempt is one finished attempt of a task.
 export interface Attempt extends Record<Exclude<Figure, "state">, number> {
   failed: boolean;
+  op: string;
+  worker: string;
+  key: string;
 }
 
 // attemptsOf asks for the attempts of a task, the newest first.
@@ -371,6 +374,12 @@ export async function attemptsOf(task: string): Promise<Attempt[]> {
   return (batch.rows ?? []).map((row) => {
     const values = figures.map((f) => [f, Number(row[at(f)] ?? 0)] as const);
     const attempt = Object.fromEntries(values) as Record<Figure, number>;
-    return { ...attempt, failed: attempt.state !== succeeded };
+    return {
+      ...attempt,
+      failed: attempt.state !== succeeded,
+      op: batch.op?.[Number(row[at("op_index")])] ?? "",
+      worker: batch.workers?.[String(row[at("worker_id")])] ?? "",
+      key: String(row[at("key")] ?? ""),
+    };
   });
 }

@@ -41,7 +41,7 @@ async function check(
   remedy,
   address,
   shots,
-  { cluster, more, there } = shared,
+  { cluster = shared.cluster, more, there } = {},
 ) {
   problems.length = 0;
   const page = await newPage({}, undefined, cluster);
@@ -87,6 +87,17 @@ async function matrixFits(page) {
   assert.ok(inner <= outer, `the matrix has ${inner} pixels, its card ${outer}`);
 }
 
+// hasAttempt looks for the attempt of the straggler, which is forgotten once it has ended.
+async function hasAttempt(page) {
+  const attempts = page.getByRole("region", { name: "Attempts" }).last();
+  const row = attempts.getByRole("row", { name: /resize/ });
+  await row
+    .getByText(/^(8|9|[1-9][0-9])\.[0-9]+ s$/)
+    .first()
+    .waitFor();
+  await row.getByRole("link", { name: /^host-[0-2]$/ }).waitFor();
+}
+
 export function testCauses(shots) {
   test("slow because of a straggler", async () => {
     await check(
@@ -96,6 +107,7 @@ export function testCauses(shots) {
       "split or submitted first",
       /#\/tasks\/[0-9]+$/,
       shots,
+      { there: hasAttempt },
     );
   });
 

@@ -26,6 +26,9 @@ import {
   useNow,
 } from "../ui/parts";
 
+// isNumber reports whether an address may have the number of a task, which has 64 bits.
+const isNumber = (id: string) => /^\d+$/.test(id) && BigInt(id) < 1n << 64n;
+
 export function TaskPage(props: { id: string }) {
   const ref = /^\d+$/.test(props.id) ? { id: props.id } : { key: props.id };
   const found = useCall(
@@ -46,12 +49,15 @@ export function TaskPage(props: { id: string }) {
   if (!t) {
     if (gone) {
       return (
-        <Missing
-          what={`task ${props.id}`}
-          why="The scheduler forgets tasks whose results nobody holds. Their run times stay in the"
-          section="stream"
-          list="task stream"
-        />
+        <>
+          <Missing
+            what={`task ${props.id}`}
+            why="The scheduler forgets tasks whose results nobody holds. Their run times stay in the"
+            section="stream"
+            list="task stream"
+          />
+          {isNumber(props.id) && <Attempts id={props.id} of="" />}
+        </>
       );
     }
     return <Empty title={found.error ? messageOf(found.error) : "Looking up the task"} />;
@@ -123,7 +129,7 @@ export function TaskPage(props: { id: string }) {
       </div>
       {t.error && <Failure task={t} />}
       <Restarted begun={t.createTime} lacks="" />
-      <Attempts id={String(t.taskId)} attempt={t.attempt ?? 0} />
+      <Attempts id={String(t.taskId)} of={`${t.attempt} ${state} ${gone}`} />
       {state !== "succeeded" && state !== "released" && <Why id={String(t.taskId)} />}
       {t.op?.kind?.startsWith("OP_KIND_PYTHON") && (
         <FlameCard
@@ -251,9 +257,10 @@ function Why(props: { id: string }) {
   );
 }
 
-// Attempts shows the phases of the kept attempts.
-function Attempts(props: { id: string; attempt: number }) {
-  const found = useCall(() => attemptsOf(props.id), [props.id, props.attempt]);
+// Attempts shows the kept attempts of a task, also of one that is forgotten. It asks for them again
+// when `of` changes.
+function Attempts(props: { id: string; of: string }) {
+  const found = useCall(() => attemptsOf(props.id), [props.id, props.of]);
   const rows = found.value ?? [];
   if (rows.length === 0) return <div style={{ height: "14px" }} />;
   return (
@@ -277,6 +284,9 @@ function Attempts(props: { id: string; attempt: number }) {
         id={(a) => a.number}
         columns={[
           { name: "Begin", cell: (a) => clock(a.start_ms + runs.origin, true) },
+          { name: "Key", cell: (a) => <span class="mono">{a.key}</span> },
+          { name: "Function", cell: (a) => <Op name={a.op} /> },
+          { name: "Worker", cell: (a) => <a href={link("workers", a.worker)}>{a.worker}</a> },
           {
             name: "Outcome",
             cell: (a) => <StateBadge state={a.failed ? "failed" : "succeeded"} prefix="" />,
@@ -284,7 +294,7 @@ function Attempts(props: { id: string; attempt: number }) {
           {
             name: "Phases",
             cell: (a) => (
-              <div style={{ minWidth: "260px" }}>
+              <div style={{ minWidth: "120px" }}>
                 <Bar
                   label="Phases in milliseconds"
                   parts={[
