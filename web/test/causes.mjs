@@ -90,7 +90,7 @@ async function matrixFits(page) {
 // hasAttempt looks for the attempt of the straggler, which is forgotten once it has ended.
 async function hasAttempt(page) {
   const attempts = page.getByRole("region", { name: "Attempts" }).last();
-  const row = attempts.getByRole("row", { name: /resize/ });
+  const row = attempts.getByRole("row", { name: /host-/ });
   await row
     .getByText(/^(8|9|[1-9][0-9])\.[0-9]+ s$/)
     .first()

@@ -6,7 +6,7 @@ import { phaseColors, phaseNames } from "../colors";
 import { ago, bytes, clock, count, duration, millis, num, word } from "../format";
 import { Holders, keepersOf, Users } from "../keepers";
 import { link } from "../router";
-import { attemptsOf, phases, runs } from "../runs";
+import { type Attempt, attemptsOf, phases, runs } from "../runs";
 import type { Explanation, Task } from "../types";
 import { FlameCard } from "../ui/flame";
 import {
@@ -257,8 +257,8 @@ function Why(props: { id: string }) {
   );
 }
 
-// Attempts shows the kept attempts of a task, also of one that is forgotten. It asks for them again
-// when `of` changes.
+// Attempts shows the kept attempts of a task. It asks for them again when `of` changes, which is
+// empty for a forgotten task: then the table has the key and the function, which the page lacks.
 function Attempts(props: { id: string; of: string }) {
   const found = useCall(() => attemptsOf(props.id), [props.id, props.of]);
   const rows = found.value ?? [];
@@ -284,8 +284,12 @@ function Attempts(props: { id: string; of: string }) {
         id={(a) => a.number}
         columns={[
           { name: "Begin", cell: (a) => clock(a.start_ms + runs.origin, true) },
-          { name: "Key", cell: (a) => <span class="mono">{a.key}</span> },
-          { name: "Function", cell: (a) => <Op name={a.op} /> },
+          ...(props.of
+            ? []
+            : [
+                { name: "Key", cell: (a: Attempt) => <span class="mono">{a.key}</span> },
+                { name: "Function", cell: (a: Attempt) => <Op name={a.op} /> },
+              ]),
           { name: "Worker", cell: (a) => <a href={link("workers", a.worker)}>{a.worker}</a> },
           {
             name: "Outcome",
