@@ -372,9 +372,10 @@ func (r *Peer) allVote() bool {
 }
 
 // mayVote returns an error if this peer may have no part in an election now. The process before may
-// have told a leader that it follows, and that one counts on it for one lease. A peer that is up
-// forgets its leader after a heartbeat timeout at the earliest, and so does one that was restarted.
-// One that founds the cluster has followed nobody. A leader that hands over counts on nobody.
+// have told a leader that it follows, and that leader counts on it for one lease. A peer that is up
+// keeps to its leader for a heartbeat timeout at least. A peer that was restarted does not know its
+// leader, so it waits as long before it votes. A peer that founds the cluster has followed nobody,
+// and a leader that hands over counts on nobody.
 func (r *Peer) mayVote(command any) error {
 	handed := false
 	switch asked := command.(type) {

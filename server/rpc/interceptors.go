@@ -66,8 +66,8 @@ func unaryStatus(ctx context.Context, request any, _ *grpc.UnaryServerInfo, hand
 // was, and answers what waits in its sockets before it learns that it leads no more. Of calls that
 // only read, what was read is refused. Others are refused before they begin: most schedulers have
 // what such a call is told that it has changed, but it may also change nothing, and tell of what
-// this one has, as that a queue is empty. A process that stops after that look tells such a call
-// what was so when the call came. With leads nil, this costs nothing.
+// this one has, as that a queue is empty. If the process stops after that check, such a call is
+// answered from the state of before the stop. One scheduler alone has no check.
 func current(leads func(context.Context) error) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		if leads == nil || !shared(info.FullMethod) {

@@ -56,8 +56,8 @@ func gpuHealth(h *millracev1.GpuHealth) string {
 	return strings.Join(wrong, "; ")
 }
 
-// linkRows describes what the links of a worker's GPU and its network devices carry. It leaves out
-// what is not known.
+// linkRows describes what the links of a worker's GPU and its network devices carry. Figures
+// that are not known are left out.
 func linkRows(w io.Writer, x *millracev1.Worker) {
 	h := x.GetGpuHealth()
 	if h != nil && h.NvLinkReceivedBytes != nil && h.NvLinkSentBytes != nil {
